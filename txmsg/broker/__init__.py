@@ -5,7 +5,7 @@ parts        all parts, made in the order in which they need each other
 services     which parts answer which calls
 config       its settings
 api          services of the protocol, for clients and operators
-service      validates what is sent, and returns a result per item
+service      validates messages, and returns a result per item
 writer       group commit
 levels       keeps messages that wait for a standby apart from others
 delivery     delivers messages to consumer groups
@@ -13,12 +13,12 @@ cluster      the brokers of the database, and which delivers what
 clients      attached clients, which answer check-backs (the loop is txmsg.checker)
 check_policies, settings, access   kept in step with the database: check policies, settings, users and rules
 scheduler    moves delayed messages when they are due
-waits        renews what waits when the database's clock is set
+waits        restarts waits when the database's clock is set
 segments, retention   opens segments of the message table; drops old ones
 admission    rates of topics
 erasable     encrypts the bodies of erasable topics
-alerts, audit, journal   what it notes for people
-figures      what it tells a scraper
+alerts, audit, journal   records for people
+figures      metrics
 incarnation  drops memory when the database goes back to an earlier state
 store        every statement
 migrate, migrations   the schema

@@ -1,7 +1,8 @@
 """Users and rules as this broker knows them: keeps its guard in step with the database.
 
-Brokers hear of a change by a notice, and look for one every second, so a revoked token is refused everywhere within
-two. A broker that is cut off from its database goes on with what it knows, and lets nobody in after the guard's age.
+Brokers are notified of a change, and poll for one every second, so a revoked token is refused everywhere within two
+seconds. A broker that is cut off from its database continues with its last snapshot, and refuses all calls when that is
+older than the guard allows.
 """
 
 from __future__ import annotations
@@ -24,47 +25,48 @@ _log = EventLog(__name__)
 
 
 class LiveAccess:
-    """The guard of a broker with authentication, and what it decides by. limits: of users without their own."""
+    """The guard of a broker with authentication, and its snapshot. limits: of users without their own."""
 
     def __init__(self, users: Users, limits: UserLimits) -> None:
         self.guard = Guard(limits=limits, clock=self._now)
         self._database_ahead_s = 0.0
-        """The database's clock less the monotonic one of this process: tokens expire by the former."""
+        """The database's clock minus the monotonic one of this process, in seconds: tokens expire by the database's
+        clock."""
         self._users = users
         self._soon = asyncio.Event()
         self._changed = asyncio.Event()
         self._is_closed = False
         self._known: AccessSnapshot | None = None
         self._epoch = 0
-        """How often the database has gone back."""
+        """The number of times that the database has gone back."""
         self._looking = asyncio.Lock()
 
     def look_soon(self) -> None:
-        """Something was changed: reads it at once."""
+        """Read users and rules at once: something was changed."""
         self._soon.set()
 
     def forget_users(self, _: str) -> None:
-        """The database has gone back, perhaps to other users."""
+        """Drop the snapshot: the database has gone back, perhaps to other users."""
         self._epoch += 1
         self._known = None
         self._soon.set()
 
     def close(self) -> None:
-        """Ends all waiting for changes."""
+        """End all waiting for changes."""
         self._is_closed = True
         self._wake()
 
     async def run(self) -> None:
-        """Repeats `refresh_once` until cancelled."""
+        """Repeat `refresh_once` until cancelled."""
         await repeat("reading users", self.refresh_once, LOOK_S, soon=self._soon)
 
     async def refresh_once(self) -> None:
-        """Has the guard decide by what the database says now."""
-        async with self._looking:  # two looks could end in the other order, and the older one would win
+        """Make the guard decide by the present contents of the database."""
+        async with self._looking:  # of two concurrent reads the older one could end last, and win
             await self._read_users()
 
     async def apply_change(self) -> None:
-        """Takes a change before it is answered. If the database is away, a later look takes it."""
+        """Apply a change before it is answered. If the database is away, a later read applies it."""
         with suppress(BrokerUnavailable):
             await self.refresh_once()
 
@@ -74,7 +76,7 @@ class LiveAccess:
         self._database_ahead_s = now - time.monotonic()
         is_newest = self._known is not None and version == self._known.version
         snapshot = None if is_newest else await self._users.snapshot()
-        if epoch != self._epoch:  # what was read may be older: `forget_users` has asked for another look
+        if epoch != self._epoch:  # the rows may be older: `forget_users` has asked for another read
             return
         if snapshot is None:
             self.guard.confirm()
@@ -86,16 +88,17 @@ class LiveAccess:
                 "--storage URL`",
             )
         self.guard.use_snapshot(snapshot)
-        self._known = snapshot  # last: after a failure, the next look takes it again
+        self._known = snapshot  # last: after a failure, the next read applies it again
         self._wake()
 
     async def changed_from(self, version: int, wait_s: float) -> AccessSnapshot:
-        """What is known as soon as it is of another version than this, or the time is over.
+        """Return the snapshot when it has another version than this, or when the time is over.
 
-        Raises BrokerUnavailable when the broker stops, or does not know.
+        Raises BrokerUnavailable when the broker stops, or has no fresh snapshot.
         """
         if self._known is not None and self._known.version < version:
-            # Another broker has told more; or the database has gone back, which only the database can tell.
+            # The caller has a newer version from another broker; or the database has gone back, which only a read can
+            # tell.
             await self.refresh_once()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

@@ -23,7 +23,7 @@ class Admission:
         self._buckets: dict[str, TokenBucket] = {}
 
     async def admit(self, topic: StoredTopic, count: int) -> None:
-        """Returns when `count` messages may be stored. Raises TopicClosed, and Overloaded."""
+        """Return when `count` messages may be stored. Raises TopicClosed, and Overloaded."""
         if not topic.is_writable:
             raise TopicClosed(
                 f"topic {topic.name!r} accepts no messages now: it is closed for writing; open it with "

@@ -1,8 +1,8 @@
-"""Upkeep of the audit log: what was refused is written, together, and old entries are removed.
+"""Upkeep of the audit log: refusals are written together, and old entries are removed.
 
-Changes are written where they are made (store/audit.py). Everybody who reaches the port can be refused, so refused
-logins, and refused calls that would have changed something, are counted in memory and written once a minute: an
-attacker adds few entries.
+Changes are written where they are made (store/audit.py). Anyone who reaches the port can be refused, so refused logins,
+and refused calls that would have changed something, are counted in memory and written once a minute: an attacker adds
+few entries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from txmsg.wire.access.rules import Action
 from txmsg.wire.caller import Caller
 
 REFUSALS_MAX: Final = 50
-"""Entries a broker writes per minute of refused logins, and as many of refused calls: those beyond them share one."""
+"""Entries that a broker writes per minute of refused logins, and as many of refused calls: those beyond them share
+one."""
 OTHERS: Final = "others"
 _LOGIN: Final = "login.refused"
 _CALL: Final = "call.denied"
@@ -39,7 +40,7 @@ class _Refusal(NamedTuple):
 
 
 class AuditUpkeep:
-    """What one broker does for the audit log beside writing changes."""
+    """The upkeep of the audit log by one broker: refusals and retention."""
 
     def __init__(self, config: BrokerConfig, log: AuditLog, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -49,15 +50,15 @@ class AuditUpkeep:
         self._forget_at = monotonic()
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next look on these settings hold."""
+        """Apply these settings from the next run on."""
         self._config = config
 
     def refused(self, host: str, reason: str) -> None:
-        """A login was refused. host: its address without the port."""
+        """Count a refused login. host: its address without the port."""
         self._count(_Refusal(_LOGIN, "", host, host, reason), _Refusal(_LOGIN, "", OTHERS, OTHERS))
 
     def denied(self, user: str, host: str, what: str) -> None:
-        """A user has no right for a call. Counts if that would have changed something."""
+        """Count a call that the user has no right for, if it would have changed something."""
         if what.startswith(Action.ADMINISTER):
             refusal = _Refusal(_CALL, user, host, what[:_WHAT_LENGTH_MAX])
             self._count(refusal, _Refusal(_CALL, OTHERS, OTHERS, Action.ADMINISTER))
@@ -67,9 +68,14 @@ class AuditUpkeep:
         known[refusal if refusal in known or len(known) < REFUSALS_MAX - 1 else others] += 1
 
     async def write_once(self) -> None:
-        """Writes what was refused since the last time. Raises BrokerUnavailable; what was not written then waits."""
+        """Write the refusals since the last time.
+
+        Raises BrokerUnavailable; refusals that were not written then stay counted.
+        """
         for known in self._refused.values():
             while known:
+                # Removed before it is written, and added again on a failure: refusals may be counted while the
+                # statement runs.
                 refusal, times = known.popitem()
                 after = {"times": times} | ({"reason": refusal.reason} if refusal.reason else {})
                 caller = Caller(refusal.who, refusal.host)
@@ -80,7 +86,7 @@ class AuditUpkeep:
                     raise
 
     async def run_once(self) -> None:
-        """Writes refusals; once an hour, removes old entries."""
+        """Write refusals; once an hour, remove old entries."""
         await self.write_once()
         if self._monotonic() >= self._forget_at:
             while await self._log.forget_entries(self._config.audit_retention_s):
@@ -88,5 +94,5 @@ class AuditUpkeep:
             self._forget_at = self._monotonic() + _FORGET_S
 
     async def run(self) -> None:
-        """Repeats `run_once` until cancelled."""
+        """Repeat `run_once` until cancelled."""
         await repeat("upkeep of the audit log", self.run_once, _WRITE_S)

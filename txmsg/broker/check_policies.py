@@ -30,7 +30,7 @@ _OWN = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 class GroupChecks:
     """The check policies of all producer groups at one broker.
 
-    admin_store: for operators' requests. use: takes the policies whenever they may have changed.
+    admin_store: for operators' requests. use: called with the policies whenever they may have changed.
     """
 
     def __init__(
@@ -44,29 +44,27 @@ class GroupChecks:
         self._refused: set[CheckPolicyRow] = set()
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """The broker's own settings are others now."""
+        """Apply the broker's changed settings."""
         self._config = config
         self._refused.clear()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """An operator has changed a policy: reads them at once."""
+        """Read the policies at once: an operator has changed one."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Repeats `refresh_once` until cancelled."""
+        """Repeat `refresh_once` until cancelled."""
         await repeat("reading check policies", self.refresh_once, _LOOK_S, soon=self._soon)
 
     async def refresh_once(self) -> None:
-        """Reads the policies and passes them to `apply_settings`.
-
-        Those that conflict with the broker's settings are logged.
-        """
+        """Read the policies and apply them. Those that conflict with the broker's settings are logged."""
         by_group: dict[str, CheckPolicy] = {}
         for row in await self._store.own():
             try:
                 by_group[row.group_name] = self.policy_of(row)
             except ValueError as exc:
+                # Logged once for each state of the row, not at each poll.
                 if row not in self._refused:
                     _log.error(
                         "settings.check_policy_refused",
@@ -78,7 +76,7 @@ class GroupChecks:
         self._use(CheckPolicies(default=self._config.check_policy(), by_group=by_group))
 
     def policy_of(self, row: CheckPolicyRow) -> CheckPolicy:
-        """The policy of a group at this broker. ValueError if its settings conflict with the broker's."""
+        """Return the policy of a group at this broker. ValueError if its settings conflict with the broker's."""
         default = self._config.check_policy()
         interval_s = default.interval_s if row.check_interval_s is None else row.check_interval_s
         return CheckPolicy(
@@ -86,13 +84,15 @@ class GroupChecks:
             interval_s=interval_s,
             checks_max=default.checks_max if row.checks_max is None else row.checks_max,
             no_client_park_s=default.no_client_park_s if row.no_client_park_s is None else row.no_client_park_s,
+            # Below the interval, so that an answer is never still awaited when the next check of the same transaction
+            # is due.
             answer_timeout_s=min(self._config.check_timeout_s, interval_s * 0.9),
         )
 
     def _settings_of(self, row: CheckPolicyRow) -> CheckSettings:
         try:
             policy = self.policy_of(row)
-        except ValueError:  # it does not fit the settings of this broker, which goes by its own
+        except ValueError:  # it conflicts with the settings of this broker, which uses its own
             policy = self.policy_of(CheckPolicyRow(group_name=row.group_name))
         return CheckSettings(
             group=row.group_name,
@@ -104,15 +104,15 @@ class GroupChecks:
         )
 
     async def list(self, limit: int, *, after: str, contains: str, names: Names) -> Sequence[CheckSettings]:
-        """The settings of the first producer groups by name, after this one and with this in their names.
+        """Return the settings of the first producer groups by name, within `names`.
 
-        names: only of these.
+        after: only names behind this one. contains: only names that contain this, ignoring case.
         """
         rows = await self._admin_store.list(limit, after=after, contains=contains, names=names)
         return [self._settings_of(row) for row in rows]
 
     async def show(self, group: str) -> CheckSettings:
-        """The settings of a producer group. Raises UnknownGroup."""
+        """Return the settings of a producer group. Raises UnknownGroup."""
         return self._settings_of(await self._row(group))
 
     async def _row(self, group: str) -> CheckPolicyRow:
@@ -125,7 +125,7 @@ class GroupChecks:
         return row
 
     async def alter(self, change: CheckChange) -> CheckSettings:
-        """Changes what is given, all or nothing. Raises UnknownGroup, and MisuseError for invalid values."""
+        """Change the given settings, all or nothing. Raises UnknownGroup, and MisuseError for invalid values."""
         group, seconds_max = change.group, _DAYS_MAX * 86_400
         row = await self._row(group)
         if change.default_checks:

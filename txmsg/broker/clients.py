@@ -26,7 +26,8 @@ class AttachedClient:
     client_id: str
     producer_group: str
     fences: frozenset[UUID | None]
-    """Whose checks it can answer: the ids of fences that it can read; None, too, if it has a listener of its own."""
+    """The ids of the fences that it can read, whose checks it can answer; None, too, if it has a listener of its
+    own."""
     send_check: Callable[[DueHalf], None]
     consumer_group: str = ""
     host: str = ""
@@ -34,7 +35,7 @@ class AttachedClient:
     release: str = ""
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     unanswered: int = 0
-    """How often it was asked since its last answer."""
+    """The number of checks sent to it since its last answer."""
     asked: dict[TransactionId, asyncio.Future[TransactionState | None]] = field(default_factory=dict)
 
     @property
@@ -43,7 +44,7 @@ class AttachedClient:
         return self.consumer_group or self.producer_group
 
     def answer(self, transaction_id: TransactionId, state: TransactionState) -> None:
-        """Takes the answer of a check. Late and unsolicited answers are ignored."""
+        """Take the answer to a check. Late and unsolicited answers are ignored."""
         self.unanswered = 0
         future = self.asked.get(transaction_id)
         if future is not None and not future.done():
@@ -51,26 +52,26 @@ class AttachedClient:
 
 
 class AttachedClients:
-    """The clients attached to this broker. Implements checker.Clients. tracing: traces what they are asked."""
+    """The clients attached to this broker. Implements checker.CheckClients. tracing: traces the checks."""
 
     def __init__(self, journal: JournalBuffer | None = None, *, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
         self._clients: set[AttachedClient] = set()
         self._journal = journal or JournalBuffer()
         self._latest: dict[str, AttachedClient] = {}
-        """By client id, the one that came last."""
+        """By client id, the client that attached last."""
         self._asked: dict[bytes, asyncio.Future[TransactionState | None]] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def attach(self, client: AttachedClient) -> None:
-        """From now on the client is asked."""
+        """Send checks to the client from now on."""
         self._clients.add(client)
         self._latest[client.client_id] = client
 
     def detach(self, client: AttachedClient) -> bool:
-        """The client is gone; its open checks stay unanswered. Idempotent.
+        """Remove a client that is gone; its open checks stay unanswered. Idempotent.
 
         Returns False if it has come back meanwhile, by another connection.
         """
@@ -78,28 +79,29 @@ class AttachedClients:
         for future in client.asked.values():
             if not future.done():
                 future.set_exception(BrokerUnavailable(f"client {client.client_id} went away before it answered"))
+        # A client that reconnects may attach before its old connection ends, whose end must not end its presence.
         if self._latest.get(client.client_id) is not client:
             return False
         del self._latest[client.client_id]
         return True
 
     def all(self) -> Sequence[AttachedClient]:
-        """All of them, by group, host and process."""
+        """Return all clients, by group, host and process."""
         return sorted(self._clients, key=lambda client: (client.group, client.host, client.pid, client.client_id))
 
     def able(self, group: str, fence_id: UUID | None) -> int:
-        """How many can answer a check of this producer group and fence."""
+        """Return the number of clients that can answer a check of this producer group and fence."""
         return len(self._able(group, fence_id))
 
     def _able(self, group: str, fence_id: UUID | None) -> list[AttachedClient]:
         return [client for client in self._clients if client.producer_group == group and fence_id in client.fences]
 
     def askable(self) -> Sequence[tuple[str, UUID | None]]:
-        """(producer group, fence id) of all that can be asked now."""
+        """Return (producer group, fence id) of all checks that a client can answer now."""
         return list({(client.producer_group, fence) for client in self._clients for fence in client.fences})
 
     def decided(self, transaction_ids: Iterable[bytes]) -> None:
-        """These have an outcome: whoever is asked about one of them need not answer any more."""
+        """End open checks of transactions that have an outcome: their answers are not needed any more."""
         if not self._asked:
             return
         for id_bytes in transaction_ids:
@@ -108,9 +110,9 @@ class AttachedClients:
                 future.set_result(None)
 
     async def ask_client(self, half: DueHalf) -> TransactionState | None:
-        """Asks a client that can answer, chosen at random. None: the transaction was decided meanwhile.
+        """Ask a client that can answer, chosen at random. None: the transaction was decided meanwhile.
 
-        Raises BrokerUnavailable if there is none.
+        Raises BrokerUnavailable if no client can answer.
         """
         if self._tracing is None:
             return await self._ask_client(half)
@@ -127,6 +129,7 @@ class AttachedClients:
         if not able:
             raise BrokerUnavailable(f"no client of group {half.group!r} is attached that can answer")
         fewest = min(client.unanswered for client in able)  # one that never answers is asked last
+        # At random among the others, so that the processes of a group share the checks.
         client = random.choice([client for client in able if client.unanswered == fewest])
         client.unanswered += 1
         future = client.asked.get(half.transaction_id)

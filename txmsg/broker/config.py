@@ -1,4 +1,4 @@
-"""The settings of a broker: their entries of the catalogue; relations between them are checked here."""
+"""The settings of a broker: their entries of the catalogue. Relations between them are checked here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUserConfig(UserConfig):
-    """And what it may create."""
+    """The limits of a user at a broker, including the topics and groups that it may create."""
 
     topics_max: int = setting(
         0, "Topics that one user may have created. 0: no limit.", least=0, most=COUNT_MAX, live=True
@@ -53,7 +53,7 @@ class BrokerUserConfig(UserConfig):
 
 
 def new_broker_id() -> str:
-    """An id that no other broker has."""
+    """Return an id that no other broker has."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 
@@ -212,7 +212,7 @@ class BrokerConfig:
     retention_check_s: float = setting(60.0, "Time between checks for segments to drop.", least=0, is_open=True)
 
     user: BrokerUserConfig = field(default_factory=BrokerUserConfig)
-    """What each user may take."""
+    """The limits of each user."""
     audit_retention_s: float = setting(
         90 * 86_400.0,
         "Time to keep entries of the audit log.",
@@ -299,13 +299,13 @@ class BrokerConfig:
     )
 
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
-    """How messages are delivered."""
+    """The settings of delivery."""
     check_loop: CheckLoopConfig = field(default_factory=CheckLoopConfig)
-    """How often due halves are looked for."""
+    """The pace of searching for due halves."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    """How often delayed messages are looked for."""
+    """The pace of searching for due delayed messages."""
     alerts: AlertsConfig = field(default_factory=AlertsConfig)
-    """When alerts are raised, and who is told."""
+    """The rules of alerts and their receivers."""
 
     stop_timeout_s: float = setting(
         10.0,
@@ -317,7 +317,7 @@ class BrokerConfig:
     )
 
     def __post_init__(self) -> None:
-        # Empty until the embedded database runs.
+        # Through object, as the class is frozen. Empty until the embedded database runs.
         object.__setattr__(self, "storage", libpq_url(self.storage) if self.storage else "")
         check_address("listen", self.listen)
         self._check_identity()
@@ -338,7 +338,7 @@ class BrokerConfig:
             raise MisuseError(f"check-backs cannot work with these settings: {exc}") from exc
 
     def _check_identity(self) -> None:
-        """The addresses and the id by which others know this broker."""
+        """Raise MisuseError for invalid addresses, or an invalid broker id."""
         self.tls.check_listen(self.listen, authentication=self.authentication, insecure=self.insecure)
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
         if self.advertise:
@@ -349,7 +349,7 @@ class BrokerConfig:
             )
 
     def check_policy(self) -> CheckPolicy:
-        """The check policy of groups without their own."""
+        """Return the check policy of groups without their own."""
         return CheckPolicy(
             first_check_s=self.first_check_s,
             interval_s=self.check_interval_s,

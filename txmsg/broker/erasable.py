@@ -1,8 +1,8 @@
-"""Bodies of erasable topics: encrypted before they are stored, decrypted when they are handed out.
+"""Bodies of erasable topics: encrypted before they are stored, decrypted when they are delivered.
 
-So tables, retries, dead letters, what brokers have in memory, the write-ahead log and the mirrored logs hold ciphertext
-only. A key is looked up each time: what is erased is not handed out by any broker any more. The messages themselves say
-whether they are encrypted, so a broker that does not know yet that a topic is erasable decrypts, too.
+So tables, retries, dead letters, the memory of brokers, the write-ahead log and the mirrored logs hold ciphertext only.
+A key is looked up each time: no broker delivers an erased message any more. The messages themselves say if they are
+encrypted, so a broker that does not know yet that a topic is erasable decrypts, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _headers_of = attrgetter("headers")
 
 @dataclass(slots=True)
 class UnreadableCounts:
-    """Messages that this broker has not handed out, because their bodies cannot be read."""
+    """Messages that this broker has not delivered because their bodies cannot be read."""
 
     erased: int = 0
     expired: int = 0
@@ -42,7 +42,7 @@ class UnreadableCounts:
 
 
 class ErasableBodies:
-    """What a broker does with the bodies of erasable topics. With those of others it does nothing."""
+    """Encryption and decryption of the bodies of erasable topics. Those of other topics pass unchanged."""
 
     def __init__(self, keys: BodyKeyStore, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
@@ -51,20 +51,23 @@ class ErasableBodies:
         self.unreadable = UnreadableCounts()
 
     async def seal(self, topic: StoredTopic, batch: Columns) -> dict[bytes, TxmsgError]:
-        """Encrypts the bodies of messages to an erasable topic, in place; returns those that cannot be stored any more.
+        """Encrypt the bodies of messages to an erasable topic, in place. Returns those that cannot be stored any more.
 
-        Raises BrokerUnavailable. A key that no message comes for expires as others do.
+        Raises BrokerUnavailable. A key whose message is never stored expires as others do.
         """
         if topic.erasable_s is None or self._monotonic() < topic.seals_at or not batch.transaction_id:
             return {}
         ids = batch.transaction_id
         ns = batch.n or [0] * len(ids)
         kept_s = [topic.erasable_s] * len(ids)
+        # A delayed message must be readable when it is due, so its delay is added to the life of its key.
         if any(batch.deliver_at_us):
             now = now_us()
             kept_s = [topic.erasable_s + max(0, at - now) / 1_000_000 for at in batch.deliver_at_us]
         if any(batch.deliver_after_us):
             kept_s = [kept + after / 1_000_000 for kept, after in zip(kept_s, batch.deliver_after_us, strict=True)]
+        # Stored before the batch, in a transaction of its own: a message without its key would be lost, a key without
+        # its message only expires.
         keys = await self._keys.obtain(topic.id, ids, ns, new_keys(len(ids)), kept_s)
         erased: dict[bytes, TxmsgError] = {}
         for row, (transaction_id, n) in enumerate(zip(ids, ns, strict=True)):
@@ -82,9 +85,10 @@ class ErasableBodies:
     async def opened(
         self, handouts: Sequence[MessageBatch]
     ) -> tuple[Sequence[MessageBatch], list[Receipt], list[Refusal]]:
-        """What is handed out, decrypted. Left out: what has no key any more, as receipts; what is damaged, as refusals.
+        """Return the messages to deliver, decrypted.
 
-        Raises BrokerUnavailable.
+        Left out: messages without a key, as receipts to acknowledge; damaged ones, as refusals. Raises
+        BrokerUnavailable.
         """
         sealed = [place for place, handout in enumerate(handouts) if _has_sealed(handout)]
         if not sealed:
@@ -108,7 +112,7 @@ class ErasableBodies:
         return [part for part in parts if part.rows], acks, refusals
 
     def _note(self, topic: str, keyless: Sequence[StoredRow], keys: Keys) -> None:
-        """Counts and logs what is passed over: what an operator has erased, and what came after its key had expired."""
+        """Count and log the messages that are skipped: erased by an operator, or with an expired key."""
         erased = sum((row.transaction_id, row.n) in keys for row in keyless)
         self.unreadable.erased += erased
         if erased:
@@ -130,12 +134,12 @@ class ErasableBodies:
 
 
 def _has_sealed(handout: MessageBatch) -> bool:
-    # The first look costs next to nothing where no message has headers.
+    # The first test costs next to nothing where no message has headers.
     return any(map(_headers_of, handout.rows)) and any(is_sealed(row.headers) for row in handout.rows)
 
 
 def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[StoredRow], list[int]]:
-    """A batch decrypted, and what it lacks: messages without a key, and the offsets of those that are damaged."""
+    """Return a batch decrypted, and the messages left out: rows without a key, and offsets of damaged ones."""
     rows: list[StoredRow] = []
     keyless: list[StoredRow] = []
     damaged: list[int] = []

@@ -1,6 +1,6 @@
-"""What a broker tells a scraper: what its parts have counted, and what it asks the database now and then.
+"""The metrics of a broker: counts of its parts, and figures of the database, read now and then.
 
-The parts know nothing of this. The database is asked at a scrape, but not more often than costs it little (see
+The parts do not know of metrics. The database is asked at a scrape, but only as often as that costs it little (see
 `Lookup`): the figures of 10,000 groups take it a while, and every broker asks.
 """
 
@@ -32,7 +32,7 @@ _STATES: Final = ("new", "in_doubt", "parked")
 
 @dataclass(frozen=True, slots=True)
 class _DatabaseReading:
-    """What the database said."""
+    """The figures of one reading of the database."""
 
     groups: list[store.GroupFigures]
     group_count: int
@@ -45,7 +45,7 @@ class _DatabaseReading:
 
 
 class DatabaseFigures(Lookup[_DatabaseReading]):
-    """The figures of the database, as last asked for. `pool`: whose statements have a timeout."""
+    """The figures of the database as last read. `pool`: one whose statements have a timeout."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__("figures of the database", self._read_database)
@@ -66,7 +66,7 @@ class DatabaseFigures(Lookup[_DatabaseReading]):
             )
 
     def put_figures(self, figures: Figures) -> None:
-        """Adds them, as far as there are any."""
+        """Add the figures of the last reading, if any."""
         found = self.found
         figures.put("txmsg_database_figures_age_seconds", self.age_s())
         figures.put("txmsg_database_figures_seconds", self.took_s)
@@ -84,6 +84,7 @@ class DatabaseFigures(Lookup[_DatabaseReading]):
             figures.put("txmsg_topic_messages_total", messages, **{TOPIC: topic or OTHER})
         figures.put("txmsg_half_overdue_seconds", found.overdue_check_s)
         for state in _STATES:
+            # A state without transactions is exported as 0: a series that disappears would look as if it were unknown.
             of_state = found.halves.get(state, store.HalfFigures(state, 0, 0.0))
             figures.put("txmsg_halves", of_state.transactions, state=state)
             figures.put("txmsg_half_oldest_seconds", of_state.oldest_s, state=state)
@@ -112,13 +113,13 @@ async def _free_ratio(directory: str | None) -> float | None:
         return None
     try:
         usage = await asyncio.to_thread(disk_usage, directory)
-    except OSError:  # of another user: the other figures do not depend on it
+    except OSError:  # the directory is another user's: the other figures do not depend on it
         return None
     return usage.free / usage.total
 
 
 def unready(parts: BrokerParts) -> str:
-    """Why a broker should get no traffic; empty if it may."""
+    """Return the reason why a broker should get no traffic; empty if it may."""
     membership, writers = parts.delivering.membership, parts.sending.writers
     if parts.stop.is_set():
         return STOPPING.found(process="broker").what
@@ -135,14 +136,17 @@ def unready(parts: BrokerParts) -> str:
 
 
 class BrokerFigures:
-    """All figures of a broker, read when somebody asks."""
+    """All metrics of a broker, read on request."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self.database = DatabaseFigures(parts.storage.admin_pool)
 
     async def read(self, with_database: bool = True) -> Figures:
-        """What this broker exports; if asked for, with the figures of the database, which take it a while."""
+        """Return the metrics that this broker exports.
+
+        with_database: with the figures of the database, which take longer.
+        """
         if with_database:
             await self.database.refresh_if_old()
         figures = Figures(ExportingProcess.BROKER)

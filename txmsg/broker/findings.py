@@ -1,6 +1,7 @@
 """The state of a Notify database's server, for operators: version, settings, rights, standbys.
 
-Only reads, so it says the same of a primary and of a hot standby. Knows nothing of revisions; migrate.py adds those.
+Only reads, so it reports the same for a primary and for a hot standby. Knows nothing of revisions; migrate.py adds
+those.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Connection = psycopg.Connection[Any]
 
 
 class FindingsRow(NamedTuple):
-    """A line of `txmsg db check`: what is looked at, how it is, and what is wrong or worth knowing about that."""
+    """A line of `txmsg db check`: the name of a check, the value found, and the finding, if any."""
 
     name: str
     value: str
@@ -45,12 +46,12 @@ class FindingsRow(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing must be done."""
+        """True if no action is needed."""
         return self.finding is None or self.finding.severity is NOTE
 
     @property
     def fix(self) -> str:
-        """What to do; empty if nothing is wrong."""
+        """The action to take; empty if nothing is wrong."""
         return self.finding.fix if self.finding and not self.ok else ""
 
     @property
@@ -64,7 +65,7 @@ def _row(name: str, value: str, check: Check, *, is_well: bool) -> FindingsRow:
 
 
 def of_server(connection: Connection) -> Iterator[FindingsRow]:
-    """Version, settings, rights of the role. Ends the transaction under way."""
+    """Yield version, settings, and rights of the role. Ends the transaction in progress."""
 
     def scalar(statement: LiteralString) -> str:
         return str(_scalar(connection, statement))
@@ -85,17 +86,20 @@ def of_server(connection: Connection) -> Iterator[FindingsRow]:
 
 
 def of_pooler(*, is_shared: bool) -> FindingsRow:
-    """A pooler between here and the server that hands each transaction to any session of the server."""
+    """Return a row on a pooler before the server that gives each transaction any session of the server."""
     return _row("transaction pooler", "seen" if is_shared else "none seen", POOLER, is_well=not is_shared)
 
 
 def replicated_topics(connection: Connection) -> int:
-    """How many topics ask for a synchronous standby. The tables exist."""
+    """Return the number of topics that ask for a synchronous standby. The tables must exist."""
     return int(_scalar(connection, "select count(*) from txmsg.topic t where t.durability = 'replicated'"))
 
 
 def of_replication(connection: Connection, *, topics: int) -> Iterator[FindingsRow]:
-    """Which of both servers this is, and whether what `topics` topics of durability `replicated` wait for is there."""
+    """Yield the role of this server, and the state of its standbys.
+
+    topics: the number of topics of durability `replicated`, which wait for a standby.
+    """
     if _scalar(connection, "select pg_is_in_recovery()"):
         yield from _of_standby(connection)
     else:
@@ -150,7 +154,7 @@ def _scalar(connection: Connection, statement: LiteralString) -> Any:
 
 
 def _rows(connection: Connection, statement: LiteralString) -> list[Any]:
-    """Their values have the names of the columns."""
+    """Return the rows of a statement; their fields have the names of the columns."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(statement).fetchall()
 

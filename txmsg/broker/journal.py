@@ -1,10 +1,9 @@
-"""The journal of topics that have one: what a broker does with their messages, for people who ask later.
+"""The journal of topics that have one: records of their messages' lives, for later questions of people.
 
-Parts note what they do, in memory; a task of its own writes it a few times per second, many entries in one statement.
-So nothing waits for the journal, and nothing fails with it. What a broker has noted and not written when it dies is
-lost: the last quarter of a second.
-
-What is sent and decided is not noted here: the batch that stores it journals it, too (journal.sql).
+Parts note events in memory; a separate task writes them a few times per second, many entries in one statement. So
+nothing waits for the journal, and nothing fails with it. Entries that were noted and not written when a broker dies are
+lost: those of the last quarter of a second. Sending and outcomes are not noted here: the batch that stores a message
+journals it, too (journal.sql).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 ENTRIES_MAX: Final = 20_000
-"""Entries that wait to be written. More are not kept, but counted."""
+"""Maximum number of entries that wait to be written. Further ones are only counted."""
 _ENTRIES_PER_STATEMENT: Final = 2000
 _TEXT_LENGTH_MAX: Final = 2000
 _WRITE_S: Final = 0.25
@@ -38,7 +37,7 @@ _LOOK_S: Final = 5.0
 
 
 class JournalEvent(StrEnum):
-    """What a broker notes. On disk, as JournalEntry of administration/messages.py says."""
+    """An event that a broker notes. On disk, as JournalEntry of administration/messages.py says."""
 
     CHECK = "check"
     DELIVERED = "delivered"
@@ -52,15 +51,19 @@ class JournalEvent(StrEnum):
 
 
 class JournalBuffer:
-    """What one broker has noted and not yet written. Knows no database. Noting never waits, and never fails."""
+    """The entries that one broker has noted and not yet written. Knows no database.
+
+    Noting never waits, and never fails.
+    """
 
     def __init__(self, *, entries_max: int = ENTRIES_MAX, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.queues: frozenset[int] = frozenset()
-        """The queues, by id, of topics that have a journal. Empty, as it mostly is, nothing is noted."""
+        """The queues, by id, of topics that have a journal. While it is empty, which is the usual case, nothing is
+        noted."""
         self.topics: frozenset[str] = frozenset()
-        """These topics."""
+        """The names of these topics."""
         self.lost = 0
-        """Entries that were not kept, since the broker started."""
+        """Entries that were dropped, since the broker started."""
         self._entries_max = entries_max
         self._monotonic = monotonic
         self._waiting: deque[JournalRow] = deque()
@@ -83,7 +86,7 @@ class JournalBuffer:
         detail: str | None = None,
         delay_s: float | None = None,
     ) -> None:
-        """The same has happened to all of these messages in a group now. delay_s: until they are due again."""
+        """Note an event of all of these messages in a group, now. delay_s: seconds until they are due again."""
         if queue_id in self.queues:
             now, by, detail = self._monotonic(), _text(by), _text(detail)
             for first, last in _runs(offsets):
@@ -92,13 +95,13 @@ class JournalBuffer:
     def note_check(
         self, topic: str, transaction_id: TransactionId, at: float, *, group: str, by: str, attempt: int, answer: str
     ) -> None:
-        """A client was asked for the outcome of a transaction at this moment (of `now`), and has answered this."""
+        """Note that a client was asked for the outcome of a transaction at a time (of `now`), and its answer."""
         if topic in self.topics:
             of = (None, None, None, transaction_id, group, _text(by), attempt, _text(answer))
             self._add(JournalRow(at, JournalEvent.CHECK, *of))
 
     def now(self) -> float:
-        """This moment, by the clock of entries."""
+        """Return the time by the clock of entries."""
         return self._monotonic()
 
     def _add(self, entry: JournalRow) -> None:
@@ -110,22 +113,25 @@ class JournalBuffer:
     # ---- for the writer
 
     def take_entries(self, count: int) -> list[JournalRow]:
-        """Removes the oldest `count` entries. The last one may say how many were lost, until `told`."""
+        """Remove and return the oldest `count` entries.
+
+        The last one may carry the number of lost ones, until `told`.
+        """
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), count))]
         if self._untold:
             taken.append(JournalRow(self._monotonic(), JournalEvent.LOST, entries=self._untold))
         return taken
 
     def told(self, entries: list[JournalRow]) -> None:
-        """These are on disk."""
+        """Note that these entries are on disk."""
         self._untold -= entries[-1].entries or 0
 
     def put_back(self, entries: list[JournalRow]) -> None:
-        """These could not be written now."""
+        """Put entries back that could not be written now."""
         self._waiting.extendleft(entry for entry in reversed(entries) if entry.event is not JournalEvent.LOST)
 
     def lose(self, count: int) -> None:
-        """So many entries are not kept. The next ones that are written say it."""
+        """Count lost entries. The next write records the number."""
         if count and not self._untold:
             _log.warning(
                 "journal.lost",
@@ -135,18 +141,18 @@ class JournalBuffer:
         self._untold += count
 
     def lose_all(self, entries: Iterable[JournalRow]) -> None:
-        """These, which were taken, are not kept."""
+        """Count these entries, which were taken, as lost."""
         self.lose(sum(entry.event is not JournalEvent.LOST for entry in entries))
 
     def forget_entries(self) -> None:
-        """Ids of queues may be those of others by now: what waits is lost."""
+        """Drop all entries as lost: ids of queues may belong to other queues by now."""
         self.lose(len(self._waiting))
         self._waiting.clear()
         self.queues, self.topics = frozenset(), frozenset()
 
 
 class JournalWriter:
-    """Writes the journal of one broker, and learns which topics have one."""
+    """Writes the journal of one broker, and reads which topics have one."""
 
     def __init__(self, pool: Pool, journal: JournalBuffer) -> None:
         self.written = 0
@@ -158,14 +164,14 @@ class JournalWriter:
         pool.incarnation.on_end(self._forget_entries)
 
     async def write_once(self) -> None:
-        """Writes what waits. Raises BrokerUnavailable; what was not written then still waits."""
+        """Write the waiting entries. Raises BrokerUnavailable; entries that were not written then still wait."""
         async with self._writing:
             while entries := self._journal.take_entries(_ENTRIES_PER_STATEMENT):
                 incarnation = self._pool.incarnation.id
                 try:
                     await store.write(self._pool, incarnation, entries, self._journal.now)
                 except (psycopg.DatabaseError, StorageError):
-                    # Tried again, they would be refused again, and nothing would be written after them.
+                    # They would be refused again, and no later entry would be written.
                     _log.exception(
                         "journal.refused", "%(entries)d entries of the journal are refused", entries=len(entries)
                     )
@@ -174,32 +180,32 @@ class JournalWriter:
                 except BaseException:
                     if self._pool.incarnation.id == incarnation:
                         self._journal.put_back(entries)
-                    else:  # their queue ids are of the one that has ended
+                    else:  # their queue ids belong to the incarnation that has ended
                         self._journal.lose_all(entries)
                     raise
                 self._journal.told(entries)
                 self.written += len(entries)
 
     async def look_once(self) -> None:
-        """Reads which topics have a journal."""
+        """Read which topics have a journal."""
         async with same_incarnation(self._pool):
             found = await store.journaled(self._pool)
         self._journal.queues = frozenset(queue_id for _, queue_id in found)
         self._journal.topics = frozenset(topic for topic, _ in found)
 
     def look_soon(self) -> None:
-        """A topic was changed: looks at once."""
+        """Read at once which topics have a journal: one was changed."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Looks and writes until cancelled."""
+        """Read and write until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             looking = repeat("reading which topics have a journal", self.look_once, _LOOK_S, soon=self._soon)
             tasks.create_task(looking, name="journal topics")
             tasks.create_task(repeat("writing the journal", self.write_once, _WRITE_S), name="journal writer")
 
     async def close(self, timeout_s: float) -> None:
-        """Writes what waits, if that takes no longer than this."""
+        """Write the waiting entries, for at most timeout_s seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.write_once()
@@ -212,13 +218,13 @@ class JournalWriter:
             )
 
     def _forget_entries(self, _: str) -> None:
-        """The database has gone back."""
+        """Drop the entries: the database has gone back."""
         self._journal.forget_entries()
         self.look_soon()
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive offsets as (first, last), RUN_MAX of them at most."""
+    """Yield consecutive offsets as (first, last), at most RUN_MAX of them each."""
     run: list[int] = []
     for offset in sorted(offsets):
         if run and (offset != run[1] + 1 or offset - run[0] >= RUN_MAX):
@@ -230,7 +236,7 @@ def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _text(text: str | None) -> str | None:
-    """A text of others as PostgreSQL can store it, and cut."""
+    """Return a foreign text as PostgreSQL can store it, and cut."""
     if text is None:
         return None
     return text[:_TEXT_LENGTH_MAX].replace("\0", "\\0").encode("utf-8", "replace").decode()

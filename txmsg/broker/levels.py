@@ -1,7 +1,7 @@
-"""Durability levels: which messages wait for a standby, and a writer that keeps them apart from all others.
+"""Durability levels: finds messages that wait for a standby, and keeps them apart with a writer of their own.
 
 The database decides how a batch is committed, by the strongest durability of its queues. This module decides only which
-messages share a batch: a standby that is away must not stop topics that do not need it.
+messages share a batch: a standby that is away must not stop topics that do not need it (decision 15).
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ class DurabilityLevels:
         self._queues = None
 
     async def refresh(self) -> frozenset[QueueId]:
-        """Reads them, and returns them. Raises BrokerUnavailable."""
+        """Read and return the queues. Raises BrokerUnavailable."""
         async with same_incarnation(self._pool), session(self._pool) as conn:
             found = await store.replicated_queues(conn)
         self._queues = found
         return found
 
     async def run(self, interval_s: float) -> None:
-        """Repeats `refresh` until cancelled."""
+        """Repeat `refresh` until cancelled."""
         await repeat("reading durabilities", self.refresh, interval_s)
 
     async def replicated(self, batch: WriteBatch) -> set[bytes]:
-        """The transactions of a batch with a message that waits for a standby; for outcomes, the database is asked."""
+        """Return the transactions of a batch that have a message that waits for a standby.
+
+        For outcomes the database is asked, since a broker does not know their topics. Raises BrokerUnavailable.
+        """
         queues = await self.refresh() if self._queues is None else self._queues
         if not queues:
             return set()
@@ -71,7 +74,10 @@ class LeveledWriter:
         self._replicated = replicated
 
     async def write(self, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
-        """As `Writer.write`. The two parts of a mixed batch fail independently: their errors are problems."""
+        """Write a batch as `Writer.write`.
+
+        The two parts of a mixed batch fail independently: their errors are problems.
+        """
         apart = await self._levels.replicated(batch)
         if not apart:
             return await self._writer.write(batch, size_bytes)
@@ -79,6 +85,7 @@ class LeveledWriter:
         if not rest:
             return await self._replicated.write(batch, size_bytes)
         parts = batch.only(rest), batch.only(apart)
+        # By the number of items, because the sizes of single messages are unknown here.
         share = size_bytes * len(parts[0]) // len(batch)
         problems = await asyncio.gather(
             _write(self._writer, parts[0], share), _write(self._replicated, parts[1], size_bytes - share)
@@ -109,7 +116,7 @@ class Writers:
         self._look_s = config.topic_refresh_s
         half = Writer(config, segments, on_ends=on_ends, on_due=on_due)
         other = Writer(config, segments, on_ends=on_ends, on_due=on_due)
-        # Less than a request may take: a sender is told why its message is not confirmed.
+        # Less than a request may take, so that a sender is told why its message is not confirmed.
         standby_wait_s = min(config.standby_wait_s, 0.75 * config.request_timeout_s)
         replicated = Writer(config, segments, on_ends=on_ends, on_due=on_due, standby_wait_s=standby_wait_s)
         self.by_name = {"half": half, "other": other, "replicated": replicated}
@@ -121,29 +128,29 @@ class Writers:
 
     @property
     def trouble(self) -> str:
-        """Why half messages, or outcomes and plain messages, cannot be written; empty if both can.
+        """The reason why half messages, or outcomes and plain messages, cannot be written; empty if both can.
 
-        Not why replicated ones cannot: the others can be sent without a standby.
+        Without that of the replicated writer: the other messages can be sent without a standby.
         """
         return self.by_name["half"].trouble or self.by_name["other"].trouble
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next batch on these settings hold."""
+        """Apply these settings from the next batch on."""
         for writer in self._all:
             writer.apply_settings(config)
 
     def look_again(self, ids: list[bytes]) -> None:
-        """As `Writer.look_again`."""
+        """Move messages that wait for ordering keys, as `Writer.look_again`."""
         self._all[1].look_again(ids)
 
     async def run(self) -> None:
-        """Writes until cancelled, or until `close` was called and nothing waits."""
+        """Write until cancelled, or until `close` was called and nothing waits."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._levels.run(self._look_s), name="levels")
             await asyncio.wait([tasks.create_task(writer.run(), name="writer") for writer in self._all])
             looking.cancel()
 
     def close(self) -> None:
-        """Refuses new work; `run` ends when what was accepted is written."""
+        """Refuse new work; `run` ends when all accepted work is written."""
         for writer in self._all:
             writer.close()

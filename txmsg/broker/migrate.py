@@ -1,6 +1,7 @@
 """Migrations: upgrades a Notify database to the revision of this release, and checks one.
 
-Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side.
+Expand, then contract: a broker works with a range of revisions, so that brokers of two releases run side by side
+(decision 45).
 """
 
 from __future__ import annotations
@@ -31,21 +32,23 @@ from txmsg.errors import SchemaMismatch, StorageError
 from txmsg.runtime.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions
 
 REVISIONS = ("0001",)
-"""The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
-notify_db.works_from from which revision on brokers may run on it."""
+"""The revisions that this release works with, oldest first. `upgrade` goes to the last. A newer database states in
+notify_db.works_from the first revision whose brokers may run on it."""
 
 _NAMED_MAX = 5
 _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
-"""For reading a revision and settings. A migration may take as long as it takes."""
+"""Seconds for reading a revision and settings. A migration has no limit."""
 _UPGRADE_LOCK = 7704  # two brokers that start together upgrade one after the other
-# A migration that waits for a reader keeps all senders waiting behind it: so it waits shortly, then lets them pass.
+# While a migration waits for one reader, all senders wait behind it. So it waits shortly, lets them pass, and tries
+# again.
 _LOCK_WAIT_MS = 1000
 _LOCK_PAUSE_S = 1.0
 _PASSING_CLASSES = {"08", "53", "57"}
-"""Of SQLSTATE: the connection, resources, and what an operator does."""
+"""Classes of SQLSTATE of errors that may pass: connection, resources, operator intervention."""
 _REFUSAL = re.compile(r"failed: \w+:  (?!the database system is|sorry, too many clients|remaining connection slots)")
-"""What libpq makes of an error that the server sent, unless waiting helps: `SEVERITY:  text`. Its own have none."""
+"""The form in which libpq reports an error of the server that waiting does not help: `SEVERITY: text`. libpq's own
+errors have no severity."""
 
 Connection = psycopg.Connection[Any]
 
@@ -73,7 +76,7 @@ def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWE
             connection.autocommit = False
             yield connection
     except psycopg.Error as exc:
-        # Without the scraps of SQL that psycopg appends; what failed before there was a session has no such part.
+        # Without the parts of SQL that psycopg appends; errors from before there was a session have none.
         told = exc.diag.message_primary or exc
         raise StorageError(f"the Notify database {_shown(url)} cannot be used: {told}; {_advice(exc)}") from exc
 
@@ -88,7 +91,7 @@ def _is_shared(connection: Connection, url: str) -> bool:
 
 
 def _shown(url: str) -> str:
-    """The URL without its password, for messages. Also takes what is not a URL."""
+    """Return the URL without its password, for messages. Any text is accepted."""
     return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(//[^:/?@]*):.*@", r"\1:***@", url))
 
 
@@ -109,7 +112,7 @@ def _advice(error: psycopg.Error) -> str:
 
 
 def _is_newer(revision: str | None) -> bool:
-    """Whether this revision is of a later release: this one has no migration to it."""
+    """Return True if this revision is of a later release: this one has no migration to it."""
     return revision is not None and revision not in {*REVISIONS, *migrations.revisions()}
 
 
@@ -130,7 +133,7 @@ def _scalar(connection: Connection, statement: LiteralString) -> Any:
 
 
 def _is_lenient(connection: Connection, revision: str | None) -> bool:
-    """Whether this revision is of a later release, and brokers of this release still run on it."""
+    """Return True if this revision is of a later release, and brokers of this release still run on it."""
     if not _is_newer(revision):
         return False
     works_from: str = _scalar(connection, "select works_from from txmsg.notify_db")
@@ -138,9 +141,10 @@ def _is_lenient(connection: Connection, revision: str | None) -> bool:
 
 
 def may_pass(error: StorageError, url: str) -> bool:
-    """Whether waiting may help: the server was not reached, was lost, or cannot work now. Not after a refusal.
+    """Return True if a retry can succeed: the server was not reached, was lost, or cannot work now.
 
-    Decided from the error itself, for what the server says a moment later is another matter: it may just be back.
+    False after a refusal. Decided from the error itself: asking the server a moment later could hide the cause, as it
+    may just be back.
     """
     cause = error.__cause__
     if not isinstance(cause, psycopg.OperationalError):
@@ -149,13 +153,14 @@ def may_pass(error: StorageError, url: str) -> bool:
         return cause.sqlstate[:2] in _PASSING_CLASSES
     if not is_refused(error):
         return True
-    # A refusal while connecting has no code, and may be in any language: one of a server that is starting?
+    # A refusal while connecting has no SQLSTATE, and may be in any language. PQping tells if the server is only
+    # starting.
     conninfo = make_conninfo(libpq_url(url), connect_timeout=_CONNECT_S_MAX)
     return PGconn.ping(conninfo.encode()) in {Ping.REJECT, Ping.NO_RESPONSE}
 
 
 def is_refused(error: StorageError) -> bool:
-    """Whether the server runs, and did not let us in, as with a wrong password."""
+    """Return True if the server runs and refused the connection, as with a wrong password."""
     return _is_refusal(error.__cause__)
 
 
@@ -166,7 +171,7 @@ def _is_refusal(cause: BaseException | None) -> bool:
 
 
 def libpq_url(url: str) -> str:
-    """The URL as psycopg takes it, without the driver in SQLAlchemy's form: postgresql+psycopg://...
+    """Return the URL in libpq's form, without the driver of SQLAlchemy's form: postgresql+psycopg://...
 
     Raises StorageError for anything but a URL of PostgreSQL.
     """
@@ -188,17 +193,17 @@ def libpq_url(url: str) -> str:
 
 
 def current(url: str) -> str | None:
-    """The revision of the database, or None if it has no txmsg tables yet."""
+    """Return the revision of the database, or None if it has no txmsg tables yet."""
     with _connect(url) as connection:
         return _revision(connection)
 
 
 def upgrade(url: str, *, wait_s: float = 60.0) -> str:
-    """Brings the database to the newest revision of this release and returns it. Idempotent.
+    """Upgrade the database to the newest revision of this release, and return it. Idempotent.
 
-    Senders and receivers wait for a moment at most. Where sessions hold tables open it tries again
-    for `wait_s`. Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be
-    used, or when tables are held for too long: nothing has changed then.
+    Senders and receivers wait for a moment at most. While sessions hold tables open it retries for `wait_s` seconds.
+    Raises SchemaMismatch when the database is newer than this release, StorageError when it cannot be used, or when
+    tables are held for too long: nothing has changed then.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -223,7 +228,7 @@ class _TablesHeld(Exception):
 def _upgrade_once(url: str) -> str:
     with _connect(url, answer_s_max=math.inf) as connection:
         connection.execute("select pg_advisory_xact_lock(%s, 0)", (_UPGRADE_LOCK,))
-        connection.execute("create schema if not exists txmsg")  # which a standby refuses, also when all is up to date
+        connection.execute("create schema if not exists txmsg")  # refused by a standby, also when all is up to date
         revision = _revision(connection)
         if _is_newer(revision):
             raise SchemaMismatch(f"the Notify database is at revision {revision}, {_remedy_of_newer(revision)}")
@@ -237,9 +242,10 @@ def _upgrade_once(url: str) -> str:
             for following in migrations.revisions():
                 if following > (revision or "") and following <= REVISIONS[-1]:
                     for statements in migrations.statements_of(following):
-                        connection.execute(statements.encode())  # of many statements, so without parameters
+                        connection.execute(statements.encode())  # several statements in one text, so without parameters
                     connection.execute("update txmsg.revision set version_num = %s", (following,))
         except _HELD as exc:
+            # The advisory lock ends with the transaction: another broker may upgrade during the pause.
             connection.rollback()
             holders = [name for (name,) in connection.execute(_HOLDERS)]
             raise _TablesHeld(", ".join(holders) or "others, in turn") from exc
@@ -259,7 +265,7 @@ select format('process %s (user %s%s, %s)', a.pid, a.usename,
 
 
 def require(url: str) -> None:
-    """Raises SchemaMismatch, with the remedy, unless this release works with the database as it is."""
+    """Raise SchemaMismatch, with the remedy, unless this release works with the database as it is."""
     with _connect(url) as connection:
         revision = _revision(connection)
         if revision in REVISIONS or _is_lenient(connection, revision):
@@ -274,7 +280,7 @@ def require(url: str) -> None:
 
 
 def check(url: str) -> list[FindingsRow]:
-    """What an operator should know of the database: its server, its standbys, its revision and schema. Only reads."""
+    """Return the findings on the database: its server, its standbys, its revision and schema. Only reads."""
     with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
         connection.autocommit = True
@@ -292,7 +298,10 @@ def check(url: str) -> list[FindingsRow]:
 
 
 def _differences(connection: Connection) -> list[str]:
-    """What the last revision made, and is missing now or changed. Additions of others are ignored."""
+    """Return the objects that the last revision made and that are missing or changed.
+
+    Additions of others are ignored.
+    """
     cursor = connection.execute(
         "select kind || ' ' || name from ("
         "select * from txmsg.catalogue_of_revision except select * from txmsg.catalogue) difference "

@@ -1,10 +1,9 @@
-"""The parts of a broker, made in the order in which they need each other: each is finished when it is made.
+"""The parts of a broker, made in the order in which they need each other: each is complete when it is made.
 
-A part gets what it needs as arguments, all of it made before. What changes while a broker runs comes by registering:
-for new settings with `RunTimeSettings.on_change`, for the end of an incarnation with `Incarnation.on_end`, for a clock
-that was set with `Membership.on_clock_set`.
-
-Knows neither what a broker answers (services.py) nor what it tells a scraper (figures.py), which are made of these.
+A part gets all that it needs as arguments, made before. Changes while a broker runs reach it by registering: for new
+settings with `RunTimeSettings.on_change`, for the end of an incarnation with `Incarnation.on_end`, for a clock that was
+set with `Membership.on_clock_set`. Knows neither the answers to calls (services.py) nor the metrics (figures.py), which
+are made of these parts.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from txmsg.wire.shared import Shared
 
 
 class StorageParts:
-    """The database and what holds in all of the broker: settings, segments, topics.
+    """The database and the parts that the whole broker shares: settings, segments, topics.
 
     admin_pool: for requests of operators, whose statements have a timeout.
     """
@@ -76,7 +75,7 @@ class StorageParts:
 
     @property
     def config(self) -> BrokerConfig:
-        """What holds now."""
+        """The present settings."""
         return self.settings.config
 
 
@@ -101,13 +100,13 @@ class DeliveryParts:
         self.hints = Hints(pool)
 
     def on_ends(self, ends: Mapping[int, int]) -> None:
-        """Queues (by id) now end before these offsets."""
+        """Note that queues (by id) now end before these offsets."""
         self.delivery.wake(ends)
         self.hints.hint(self.membership.of_others(ends))
 
 
 class WritingParts:
-    """The writers, the scheduler of delayed messages, and what is counted of outcomes."""
+    """The writers, the scheduler of delayed messages, and the counts of outcomes."""
 
     def __init__(self, storage: StorageParts, delivering: DeliveryParts) -> None:
         config, pool, segments = storage.config, storage.pool, storage.segments
@@ -168,7 +167,7 @@ class AccessParts:
 
 
 class BrokerParts:
-    """All of them. stop: set when the broker is told to stop. Nothing runs yet, and no statement was executed."""
+    """All parts of a broker. Nothing runs yet, and no statement was executed. stop: set when the broker is to stop."""
 
     def __init__(
         self, given: GivenSettings[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
@@ -191,7 +190,7 @@ class BrokerParts:
 
     @property
     def config(self) -> BrokerConfig:
-        """What holds now."""
+        """The present settings."""
         return self.storage.config
 
 
@@ -217,14 +216,14 @@ def _service(
 
 def _waits(storage: StorageParts, delivering: DeliveryParts, sending: WritingParts, checking: CheckingParts) -> Waits:
     def look_at_all() -> None:
-        """Due times have changed: all that looks for what is due begins from the start."""
+        """Search for due work from the start: due times have changed."""
         sending.window.forget_window("")
         checking.checks.forget_window("")
         delivering.delivery.look_for_retries()
 
     waits = Waits(storage.pool, storage.config, on_renewed=look_at_all)
     delivering.membership.on_clock_set(waits.clock_set)
-    # Halves may seem to be overdue for long.
+    # Halves may seem long overdue after a step of the clock, which must not park them.
     delivering.membership.on_clock_set(lambda _: checking.checks.restart_grace())
     return waits
 

@@ -1,4 +1,4 @@
-"""A periodic task: repeats a step, and logs what it raises."""
+"""A periodic task: repeats a step, and logs its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def repeat(
     soon: asyncio.Event | None = None,
     closed: asyncio.Event | None = None,
 ) -> None:
-    """Repeats a step every interval_s until `closed` is set, or cancellation; at once when `soon` is set.
+    """Repeat a step every interval_s until `closed` is set, or cancellation; at once when `soon` is set.
 
     Closing must set `soon`, too. `what` names the task in the log, where an unavailable database is reported once.
     """
@@ -29,6 +29,8 @@ async def repeat(
     is_away = False
     while not closed.is_set():
         if soon is not None:
+            # Before the step: a change that is announced while the step runs may be missed by it, and must start
+            # another one.
             soon.clear()
         try:
             await step()

@@ -1,4 +1,4 @@
-"""Retention: drops old segments, oldest first. Pure functions decide what to drop; one broker at a time does it.
+"""Retention: drops old segments, oldest first. Pure functions decide on the segments; one broker at a time drops.
 
 The segments kept are always consecutive, up to the open one, so that queues have no holes. The open segment and the one
 before it are never dropped: they remember outcomes.
@@ -26,7 +26,7 @@ _log = EventLog(__name__)
 
 @dataclass(slots=True)
 class DropCounts:
-    """What this broker has dropped since it started."""
+    """Counts of what this broker has dropped since it started."""
 
     segments: int = 0
     unread_messages: int = 0
@@ -34,7 +34,7 @@ class DropCounts:
 
 
 class RetentionVerdict(Enum):
-    """What happens to a segment past its retention."""
+    """The fate of a segment past its retention."""
 
     DROP = "every group has read it"
     DROP_UNREAD = "what is unread is older than retention_max_s, and its topics say: drop"
@@ -43,9 +43,11 @@ class RetentionVerdict(Enum):
 
 
 def past_their_time(kept: Sequence[SegmentRow], config: BrokerConfig) -> Iterator[SegmentRow]:
-    """The segments to drop by age, or because all are too large together; oldest first. `kept` is in order."""
+    """Yield the segments to drop by age, or because all are too large together; oldest first. `kept` is in order."""
     size_bytes = sum(segment.size_bytes for segment in kept)
     closed = [segment for segment in kept if segment.state == "closed"]
+    # Not the last closed one: it remembers outcomes. The first segment that stays ends the loop, so that those kept are
+    # consecutive.
     for segment in closed[:-1]:
         is_too_much = 0 < config.retention_size_bytes < size_bytes
         if segment.age_s < config.retention_s and not is_too_much:
@@ -55,7 +57,7 @@ def past_their_time(kept: Sequence[SegmentRow], config: BrokerConfig) -> Iterato
 
 
 def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> RetentionVerdict:
-    """What happens to a segment past its retention in which `pins` are unread."""
+    """Return the fate of a segment past its retention in which `pins` are unread."""
     if not pins:
         return RetentionVerdict.DROP
     if segment.age_s < config.retention_max_s:
@@ -72,11 +74,14 @@ class Retention:
         self.counts = DropCounts()
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next look on these settings hold."""
+        """Apply these settings from the next run on."""
         self._config = config
 
     async def run_once(self) -> int:
-        """Marks the segments that are due, and drops those marked and keys of bodies. Returns how many segments."""
+        """Mark the segments that are due, and drop those marked and expired keys of bodies.
+
+        Returns the number of segments.
+        """
         async with upkeep_session(self._config.storage) as conn:
             if not await store.try_upkeep_lock(conn):
                 return 0
@@ -87,7 +92,7 @@ class Retention:
             return dropped
 
     async def run(self) -> None:
-        """Repeats `run_once` until cancelled."""
+        """Repeat `run_once` until cancelled."""
         await repeat("dropping segments", self.run_once, self._config.retention_check_s)
 
     async def _give_up(self, conn: Connection) -> None:

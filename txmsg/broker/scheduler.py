@@ -1,7 +1,7 @@
 """The scheduler of delayed messages: a window over their due times that moves forward, and periodic sweeps.
 
 Knows the database only as `DueMessages`. A sweep also finds messages that wait for a free ordering key, left behind by
-a broker that died between two batches.
+a broker that died between two batches (decision 4).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txmsg.settings.catalogue import check_settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """The pace at which delayed messages are looked for."""
+    """The pace of searching for due delayed messages."""
 
     interval_s: float = setting(
         0.25,
@@ -53,7 +53,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What was moved. ends: queue id -> its end, at least. through: where the window may begin."""
+    """The result of moving due messages. ends: queue id -> its end, at least. through: the new start of the window."""
 
     ends: Mapping[int, int]
     count: int
@@ -65,43 +65,44 @@ class DueMessages(Protocol):
     """The delayed messages of a Notify database."""
 
     async def release_due(self, *, since: datetime | None, rows_max: int, size_bytes_max: int) -> Released:
-        """Moves the first due messages, by due time from `since` on, into their queues. Safe on several brokers."""
+        """Move the first due messages, by due time from `since` on, into their queues. Safe on several brokers."""
         ...
 
     async def left_behind(self, limit: int) -> Sequence[UUID]:
-        """Transactions whose ordered messages could enter their queues, and have not."""
+        """Return transactions whose ordered messages could enter their queues, and have not."""
         ...
 
 
 @dataclass(slots=True)
 class DueScan:
-    """One look. since: the due time that it begins with; None: the first. through: where the next one may begin."""
+    """A scan over due times. since: its start; None: the first one. through: where the next scan may begin."""
 
     since: datetime | None
     through: datetime | None = None
 
 
 class DueWindow:
-    """From which due time on the next look begins. Whoever stores a delayed message notes its due time."""
+    """The due time at which the next scan begins. Every write of a delayed message notes its due time."""
 
     def __init__(self) -> None:
         self._since: datetime | None = None
         self._noted: datetime | None = None
 
     def note(self, deliver_at_us: int) -> None:
-        """A message due at this time was stored: the window may already have moved past it."""
+        """Note the due time of a stored message: the window may already have moved past it."""
         self._note(datetime_of_us(deliver_at_us))
 
     def _note(self, deliver_at: datetime) -> None:
         self._noted = deliver_at if self._noted is None else min(self._noted, deliver_at)
 
     def forget_window(self, _: str) -> None:
-        """The database has gone back: moved messages may be due again. The next look is at all of them."""
+        """Scan all messages next time: the database has gone back, and moved messages may be due again."""
         self._since = self._noted = None
 
     @contextmanager
     def begin_scan(self) -> Iterator[DueScan]:
-        """A look from where the window begins. If it fails, what was noted is noted still."""
+        """Scan from the start of the window. If the scan fails, the noted times stay noted."""
+        # Taken out before the scan: a time that is noted while it runs belongs to the next one.
         before, noted, self._noted = self._since, self._noted, None
         look = DueScan(before if before is None or noted is None else min(before, noted))
         try:
@@ -110,7 +111,7 @@ class DueWindow:
             if noted is not None:
                 self._note(noted)
             raise
-        if self._since is before:  # else it was forgotten meanwhile
+        if self._since is before:  # else `forget` was called meanwhile
             self._since = look.through
 
 
@@ -132,10 +133,10 @@ class Scheduler:
         self._look_again = look_again
         self._config = config or SchedulerConfig()
         self.released = 0
-        """Messages moved since it was made."""
+        """Messages moved since the start."""
 
     async def run_once(self, *, sweep: bool = False) -> Released:
-        """Moves one batch of what is due. sweep: from the first one on. Raises BrokerUnavailable."""
+        """Move one batch of due messages. sweep: from the first one on. Raises BrokerUnavailable."""
         with self._window.begin_scan() as look:
             released = await self._due.release_due(
                 since=None if sweep else look.since,
@@ -149,12 +150,12 @@ class Scheduler:
         return released
 
     async def sweep_keys(self) -> None:
-        """Moves messages that wait for a free ordering key into their queues."""
+        """Move messages that wait for a free ordering key into their queues."""
         if left := await self._due.left_behind(self._config.rows_max):
             self._look_again([transaction_id.bytes for transaction_id in left])
 
     async def run(self) -> None:
-        """Repeats `run_once` until cancelled, with a sweep at the start and every sweep_s."""
+        """Repeat `run_once` until cancelled, with a sweep at the start and every sweep_s."""
         loop = asyncio.get_running_loop()
         more = asyncio.Event()
         sweep_at = loop.time()
@@ -167,6 +168,7 @@ class Scheduler:
                 await self.sweep_keys()
                 sweep_at = loop.time() + self._config.sweep_s
             if released.more:
+                # At once again: a backlog must not be released at rows_max per interval.
                 more.set()
 
         await repeat("releasing delayed messages", step, self._config.interval_s, soon=more)

@@ -1,4 +1,4 @@
-"""Segments: which one is open, and when the next is opened, by age or size. It is created ahead of time."""
+"""Segments: the open one, and opening the next by age or size. The next one is created ahead of time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from txmsg.runtime.logs import EventLog, HourlyLog
 _log = EventLog(__name__)
 
 _ROTATE_WAIT_S = 1.0
-"""Every sender waits behind a rotation that waits for a batch, such as one that its standby does not confirm."""
+"""Seconds that a rotation waits for batches. Every sender waits behind it, as behind a batch that its standby does not
+confirm."""
 _SHARE_OF_RETENTION = 10
-"""A segment holds at most one part in so many of retention_size_bytes, so that dropping it leaves most."""
+"""A segment holds at most 1/10 of retention_size_bytes, so that dropping one leaves most of them."""
 
 
 def is_full(kept: Sequence[SegmentRow], config: BrokerConfig) -> bool:
-    """Whether the open segment, the last of those kept, is old or large enough to be closed.
+    """Return True if the open segment, the last of those kept, is old or large enough to be closed.
 
-    A segment younger than the outcome memory stays open however large it is: outcomes are looked up in the open and
-    the previous segment only. When half of segments_max are there, each tenth more doubles age and size, so that the
-    bound is not reached: with the defaults, 30 days of unread messages are about 115 segments.
+    A segment younger than the outcome memory stays open at any size: outcomes are looked up in the open and the
+    previous segment only. When half of segments_max exist, each further tenth doubles age and size, so that the bound
+    is not reached: with the defaults, 30 days of unread messages are about 115 segments.
     """
     segment = kept[-1]
     if segment.age_s < config.outcome_memory_s or len(kept) >= config.segments_max:
@@ -58,25 +59,26 @@ class Segments:
         self.open = 0
         self.previous = 0
         self.kept: Sequence[SegmentRow] = ()
-        """All segments, as last looked at."""
+        """All segments, as last read."""
 
     @property
     def pool(self) -> Pool:
-        """Connections to the database whose segments these are."""
+        """Connections to the database of these segments."""
         return self._pool
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next look on these settings hold."""
+        """Apply these settings from the next run on."""
         self._config = config
 
     async def refresh(self) -> None:
-        """Reads which segment is open. Another broker may have rotated."""
+        """Read which segment is open. Another broker may have rotated."""
         async with session(self._pool) as connection:
             self.open, self.previous = await store.open_and_previous(connection)
 
     async def run_once(self) -> bool:
-        """Makes sure that the next segment exists, and moves on to it when it is time. True if it moved on."""
+        """Make sure that the next segment exists, and open it when it is time. Returns True if it was opened."""
         async with session(self._pool) as connection:
+            # Ahead of time: the rotation itself then only changes rows, and holds up the batches for a moment.
             await store.add_segment(connection)
             if lost := await store.look_after_memory(connection):
                 _log.error(
@@ -110,12 +112,12 @@ class Segments:
         return self.open != segment
 
     def _open_s(self, segment: SegmentRow) -> float:
-        """For how long this broker has seen this segment open, and no other in between."""
+        """Return the seconds for which this broker has seen this segment open, and no other in between."""
         now, seen = self._monotonic(), (segment.id, segment.opened_at)
         if seen != self._seen_open:
             self._seen_open, self._seen_at = seen, now
         return now - self._seen_at
 
     async def run(self) -> None:
-        """Repeats `run_once` until cancelled."""
+        """Repeat `run_once` until cancelled."""
         await repeat("creating segments", self.run_once, self._config.segment_check_s)

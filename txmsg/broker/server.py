@@ -28,15 +28,15 @@ _log = EventLog(__name__)
 
 _START_PAUSE_S = 1.0
 _ADMIN_STATEMENT_S_MAX = 10.0
-"""How long a statement of administration may take. Then the server cancels it, and the command reports that."""
+"""Seconds that a statement of administration may take. Then the server cancels it, and the command reports that."""
 _CLOSE_S_MAX = 3.0
-"""At a stop: for writing cursors and leaving the cluster, and for closing connections."""
+"""Seconds at a stop for writing cursors and leaving the cluster, and for closing connections."""
 _WRITE_S_MIN = 1.0
-"""At a stop whose time was used up by requests under way: for writing what was accepted."""
+"""Minimum seconds at a stop for writing what was accepted, when requests in progress have used up the time."""
 
 
 class BrokerServer:
-    """Its parts, what tells of them, and what answers. `run` runs all of it."""
+    """The parts of a broker, its metrics, alerts and services. `run` runs all of it."""
 
     def __init__(
         self, given: GivenSettings[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
@@ -51,7 +51,7 @@ class BrokerServer:
         self.server = WireServer(handlers_of(parts, self.figures, self.alerting), parts.shared)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """What runs until the broker stops, by name; the writers, which end after the server, are not among them."""
+        """Return the tasks that run until the broker stops, by name, without the writers, which end later."""
         parts = self.parts
         storage, delivering, checking, admitting = parts.storage, parts.delivering, parts.checking, parts.admitting
         access = {} if admitting.access is None else {"access": admitting.access.run()}
@@ -75,7 +75,7 @@ class BrokerServer:
         }
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
-        """Serves until `stop` is set, then ends in order."""
+        """Serve until `stop` is set, then end in order."""
         parts, config = self.parts, self.parts.config
         address = await self.server.bind(config.listen)
         parts.delivering.membership.address = config.advertise or _reachable(address)
@@ -88,7 +88,7 @@ class BrokerServer:
             background = [tasks.create_task(running, name=name) for name, running in self.background().items()]
             try:
                 if (access := parts.admitting.access) is not None:
-                    with suppress(BrokerUnavailable):  # `background` goes on trying; until then nobody is let in
+                    with suppress(BrokerUnavailable):  # `background` keeps trying; until then all calls are refused
                         await access.refresh_once()
                 await self.server.start()
                 _log.info(
@@ -129,7 +129,7 @@ class BrokerServer:
                 "cursors were not written, their messages are redelivered: %(error)s",
                 error=exc or "no answer in time",
             )
-        # Requests under way may still need the writers, so these end after the server.
+        # Requests in progress may still need the writers, so these end after the server.
         await self.server.stop(self.parts.config.stop_timeout_s)
         writers.close()
         await asyncio.wait([writing], timeout=max(deadline - loop.time(), _WRITE_S_MIN))
@@ -137,7 +137,7 @@ class BrokerServer:
 
 
 def stop_s_max(config: BrokerConfig) -> float:
-    """How long a graceful stop may take: what sends SIGKILL has to wait for longer."""
+    """Return the maximum seconds of a graceful stop: SIGKILL must come later than that."""
     delivery_s = config.delivery.hand_over_s + _CLOSE_S_MAX
     requests_s = config.stop_timeout_s + CLOSING_S_MAX
     pools_s = 2 * _CLOSE_S_MAX
@@ -151,16 +151,17 @@ async def serve(
     *,
     on_made: Callable[[BrokerServer], None] = lambda _: None,
 ) -> None:
-    """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
+    """Run a broker until `stop` is set, then end in order: accepted messages are written, cursors are flushed.
 
     `on_made` is called once with the broker before it serves, `on_ready` once with the address HOST:PORT when it
-    answers. Raises SchemaMismatch or StorageError
-    if the database cannot be used at the start, MisuseError if the port is taken; later the database may go and return.
+    answers. Raises SchemaMismatch or StorageError if the database cannot be used at the start, MisuseError if the port
+    is taken; later the database may go and return.
     """
     config = given.config
     pool = open_pool(config.storage)
     # Requests of operators may take long, and must not take connections from delivery and checks.
     admin_pool = open_pool(config.storage, size_max=ADMIN_POOL_SIZE_MAX, statement_timeout_s=_ADMIN_STATEMENT_S_MAX)
+    # One for both pools: when a statement of either finds that the database went back, all memory is dropped.
     admin_pool.incarnation = pool.incarnation
     await pool.open()
     await admin_pool.open()
@@ -176,10 +177,10 @@ async def serve(
 
 
 async def _wait_for_database(config: BrokerConfig, pool: Pool, segments: Segments, stop: asyncio.Event) -> bool:
-    """Reads what a broker starts with. False if it was stopped meanwhile.
+    """Read the state with which a broker starts. False if it was stopped meanwhile.
 
-    Waits up to storage_wait_s for a database that is not there yet, as when both are started together. Raises what
-    `migrate.require` raises: at once if waiting cannot help, as with a wrong password.
+    Waits up to storage_wait_s for a database that is not there yet, as when both are started together. Raises the
+    errors of `migrate.require`: at once if waiting cannot help, as with a wrong password.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + config.storage_wait_s
@@ -210,6 +211,6 @@ async def _wait_for_database(config: BrokerConfig, pool: Pool, segments: Segment
 
 
 def _reachable(address: str) -> str:
-    """The address by which others reach a broker that listens on all addresses of its machine."""
+    """Return the address by which others reach a broker that listens on all addresses of its machine."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else address

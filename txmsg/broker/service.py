@@ -80,14 +80,14 @@ class OutcomeCounts:
     """Transactions refused in requests that were answered, by the code of the error."""
 
     def refuse(self, problems: Problems) -> None:
-        """Counts what was refused of one request."""
+        """Count the refusals of one request."""
         if problems:
             self.refused.update(error.code for error in problems.values())
 
 
 @dataclass(slots=True)
 class NotifyService:
-    """Sending and ending transactions."""
+    """Sending messages and ending transactions."""
 
     topics: TopicRegistry
     half_writer: Writer | LeveledWriter
@@ -96,7 +96,7 @@ class NotifyService:
     """For outcomes and plain messages."""
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     admission: Admission = field(default_factory=Admission)
-    """Which messages topics accept, and at what rate."""
+    """The permissions and rates of topics."""
     counts: OutcomeCounts = field(default_factory=OutcomeCounts)
     own_queues: Callable[[StoredTopic], Sequence[QueueId]] | None = None
     """The writable queues of a topic that this broker delivers. Unordered messages enter these, so that brokers do not
@@ -106,10 +106,10 @@ class NotifyService:
     on_unknown: Callable[[], None] | None = None
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
     on_decided: Callable[[Iterable[bytes]], None] | None = None
-    """Told the transactions whose outcome is on disk: they need no check any more."""
+    """Called with the transactions whose outcome is on disk: they need no check any more."""
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next message on these settings hold."""
+        """Apply these settings from the next message on."""
         self.body_size_bytes_max = config.body_size_bytes_max
 
     async def store_messages(
@@ -121,12 +121,11 @@ class NotifyService:
         batches: Sequence[tuple[str, Columns]],
         denied: Mapping[str, TxmsgError] = {},
     ) -> Problems:
-        """Stores messages, as halves or for delivery, by topic. On return all but those with problems are on disk.
+        """Store messages, as halves or for delivery, by topic. On return all except those with problems are on disk.
 
-        denied: topics that the caller may not send to, with the problem of their messages.
-
-        A problem concerns a whole transaction: none of its messages was stored. Errors that concern all are raised:
-        InvalidName for the group, Overloaded, BrokerUnavailable.
+        denied: topics that the caller may not send to, with the problem of their messages. A problem concerns a whole
+        transaction: none of its messages was stored. Errors that concern all are raised: InvalidName for the group,
+        Overloaded, BrokerUnavailable.
         """
         if fence_id and len(fence_id) != 16:
             raise InvalidMessage(f"a fence id has 16 bytes, not {len(fence_id)}")
@@ -134,6 +133,7 @@ class NotifyService:
         producer = await self.topics.producer(group, fence_id) if half else 0
         problems: dict[bytes, TxmsgError] = {}
         columns = Columns()
+        # One statement for all missing topics, and before the loop: `ensure` would create them one by one.
         missing = await self.topics.make_missing([topic for topic, _ in batches if topic not in denied])
         refused = {**missing, **denied}
         for topic, batch in batches:
@@ -146,10 +146,13 @@ class NotifyService:
         if problems:
             columns = columns.only(set(columns.transaction_id) - problems.keys())
         size_bytes = sum(map(len, columns.body))
-        if size_bytes > REQUEST_SIZE_BYTES_MAX and len(columns.transaction_id) > 1:  # one has the limit of its own
+        if (
+            size_bytes > REQUEST_SIZE_BYTES_MAX and len(columns.transaction_id) > 1
+        ):  # a single message has its own limit
             raise MessageTooLarge(
                 f"{size_bytes} bytes of bodies in one request: at most {REQUEST_SIZE_BYTES_MAX} fit, send several"
             )
+        # About 100 bytes for ids and columns, which the bound on waiting bytes has to count, too.
         size_bytes += 100 * len(columns.transaction_id)
         if half:
             stored = await self.half_writer.write(WriteBatch(half=columns, incarnation=incarnation), size_bytes)
@@ -162,13 +165,14 @@ class NotifyService:
     async def _add(
         self, columns: Columns, topic_name: str, batch: Columns, producer: int, problems: dict[bytes, TxmsgError]
     ) -> None:
-        """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
+        """Append the messages of a topic to `columns`, and add those that cannot be stored to `problems`."""
         count = len(batch.transaction_id)
         for name, is_required in _SENT:
             length = len(getattr(batch, name))
             if length != count and (is_required or length):
                 raise InvalidMessage(f"column {name} has {length} entries for {count} messages")
         try:
+            # `known` first: a coroutine per topic and request would cost more than the look-up in memory.
             topic = self.topics.known(topic_name) or await self.topics.ensure(topic_name)
             await self.admission.admit(topic, count)
         except (UnknownTopic, InvalidMessage, TopicClosed, PermissionDenied, Overloaded) as exc:
@@ -186,16 +190,18 @@ class NotifyService:
         columns.producer += [producer] * len(batch.transaction_id)
 
     def _queues(self, topic: StoredTopic, batch: Columns) -> list[QueueId]:
-        """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
+        """Return the queue of each message.
 
-        Chosen by id, so that a repeated message meets its first copy under the same queue's lock.
+        An ordering key has one queue; others enter queues that this broker delivers. Chosen by id, so that a repeated
+        message meets its first copy under the same queue's lock.
         """
         all_queues = topic.queue_ids[: topic.write_queues]
         own = self.own_queues(topic) if self.own_queues is not None else ()
         queues = own or all_queues
         chosen = [queues[(id_bytes[-2] << 8 | id_bytes[-1]) % len(queues)] for id_bytes in batch.transaction_id]
         for due_us in (batch.deliver_at_us, batch.deliver_after_us):
-            # It may become due on another broker, when only the lock of its queue tells a repeat from the first copy.
+            # Among all queues: it may become due on another broker, and then only the lock of its queue tells a repeat
+            # from the first copy.
             for row, (transaction_id, is_delayed) in enumerate(zip(batch.transaction_id, due_us, strict=False)):
                 if is_delayed:
                     chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
@@ -213,12 +219,12 @@ class NotifyService:
         by: DecidedBy = DecidedBy.CLIENT,
         group: str = "",
     ) -> Problems:
-        """Makes outcomes final, and has unknown ones checked soon. On return all but those with problems are on disk.
+        """Make outcomes final, and have unknown ones checked soon.
 
-        group: the producer group that they must be of, else they count as unknown; "" is any.
-
-        Idempotent. A commit of ordered messages whose key is held back is final too: they enter their queue when the
-        key is free. A transaction named with both outcomes is a problem. Raises Overloaded, BrokerUnavailable.
+        On return all except those with problems are on disk. group: the producer group that the transactions must
+        belong to, else they count as unknown; "" is any. Idempotent. A commit of ordered messages whose key is held
+        back is final too: they enter their queue when the key is free. A transaction named with both outcomes is a
+        problem. Raises Overloaded, BrokerUnavailable.
         """
         torn = set(commit).intersection(rollback)
         batch = WriteBatch(
@@ -266,7 +272,7 @@ class CheckResolver:
     async def end_transactions(
         self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
     ) -> None:
-        """Makes these outcomes final. Raises the first problem after all others were written."""
+        """Make these outcomes final. Raises the first problem after all others were written."""
         batch = WriteBatch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.decided_by = dict.fromkeys(batch.ends(), DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends(), batch.commit)
@@ -282,15 +288,17 @@ def _unique(ids: Sequence[bytes], without: Set[bytes]) -> list[bytes]:
 
 
 def _doubtful(batch: Columns, body_size_bytes_max: int) -> Sequence[int]:
-    """The rows that need a closer check: those with headers, or all, if something is wrong in any of the others."""
+    """Return the rows that need a closer check: those with headers, or all if any of the others is invalid."""
     if _all_valid_but_headers(batch, body_size_bytes_max):
         return [row for row, packed in enumerate(batch.headers) if packed]
     return range(len(batch.transaction_id))
 
 
 def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
-    """A quick check of a whole batch."""
+    """Return True if everything except headers is valid, by quick checks of whole columns."""
     return (
+        # Whole columns by max, min and join, which run in C (decision 2). Keys are measured in characters, against a
+        # quarter of the bytes allowed: UTF-8 takes up to four for each.
         max(map(len, batch.body), default=0) <= body_size_bytes_max
         and min(batch.born_at_us, default=0) >= 0
         and max(batch.born_at_us, default=0) <= _BORN_AT_US_MAX
@@ -312,7 +320,7 @@ def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
 
 
 def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_max: int) -> dict[bytes, TxmsgError]:
-    """Checks these rows: the transactions that cannot be stored, with the reason."""
+    """Return the transactions of these rows that cannot be stored, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
     for row in rows:
         try:
@@ -348,7 +356,7 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
 
 
 def _of_other_types(topic: StoredTopic, batch: Columns, *, is_half: bool) -> dict[bytes, TxmsgError]:
-    """The transactions with messages of another type than the topic takes."""
+    """Return the transactions with messages of another type than the topic accepts, with the reason."""
     problems: dict[bytes, TxmsgError] = {}
     for row, transaction_id in enumerate(batch.transaction_id):
         found = type_of_message(
@@ -365,7 +373,10 @@ def _of_other_types(topic: StoredTopic, batch: Columns, *, is_half: bool) -> dic
 
 
 def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
-    """Transactions whose messages are not numbered 0, 1, 2, ...; message 0 carries the checks of the transaction."""
+    """Return the transactions whose messages are not numbered 0, 1, 2, ... without a gap, with the error.
+
+    Message 0 carries the checks of the transaction.
+    """
     if not any(columns.n):
         return {}
     numbers: defaultdict[bytes, set[int]] = defaultdict(set)
@@ -384,7 +395,7 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
 def _errors_of(
     stored: Mapping[bytes, Problem], ids: Sequence[bytes], commit: Sequence[bytes] = ()
 ) -> dict[bytes, TxmsgError]:
-    """The writer's problems with these ids, as errors. commit: those of them that were to be committed."""
+    """Return the writer's problems with these ids, as errors. commit: those of them that were to be committed."""
     if not stored:
         return {}
     to_commit = set(commit)

@@ -1,4 +1,4 @@
-"""What a broker answers: its services, each with the parts that it asks."""
+"""The services of a broker, each with the parts that it calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from txmsg.wire.v1 import txmsg_rpc
 
 
 def handlers_of(parts: BrokerParts, figures: BrokerFigures, alerting: Alerting) -> Handlers:
-    """All methods of a broker."""
+    """Return the handlers of all methods of a broker."""
     storage, delivering, checking, live = parts.storage, parts.delivering, parts.checking, parts.admitting.access
     pool, clients, config = storage.admin_pool, checking.clients, parts.config
     groups, access = GroupAdministration(pool), AccessApi(Users(pool), live)

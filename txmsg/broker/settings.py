@@ -1,7 +1,7 @@
-"""Settings at run time: keeps them in memory, has the broker take them, checks changes, and wakes those who watch.
+"""Settings at run time: keeps them in memory, applies them, checks changes, and wakes clients that watch.
 
-Brokers hear of a change by a notice, and look for one every few seconds. Values that a broker cannot take, because they
-contradict its file or options, are logged, and it goes on with those it has.
+Brokers are notified of a change, and poll for one every few seconds. Values that a broker cannot apply, because they
+contradict its file or options, are logged, and it keeps those it has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txmsg.settings.sources import DEFAULT, unknown
 _log = EventLog(__name__)
 
 APPLICATION: Final = "app"
-"""The scope of what applications keep here; their names are free."""
+"""The scope of settings that applications store here; their names are free."""
 BROKER: Final = "broker"
 _LOOK_S: Final = 5.0
 _NAME: Final = re.compile(r"(?=.{1,300}\Z)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+(@[A-Za-z0-9._%-]+)?")
@@ -38,15 +38,15 @@ _BY_LENGTH_MAX: Final = 200
 class RunTimeSettings:
     """The settings of one Notify database, as this broker knows them.
 
-    given: what this process has from its file, environment and options. Parts with live settings register with
+    given: the settings of this process from its file, environment and options. Parts with live settings register with
     `on_change` when they are made.
     """
 
     def __init__(self, given: GivenSettings[BrokerConfig], store: SettingStore, admin_store: SettingStore) -> None:
         self.config = given.config
-        """What holds now."""
+        """The present settings."""
         self.version = 0
-        """Of the newest change that is known."""
+        """The version of the newest known change."""
         self._given = given
         given.use = self._give
         self._store = store
@@ -55,7 +55,7 @@ class RunTimeSettings:
         self._stored: dict[str, SettingChange] = {}
         self._taken: dict[str, SettingChange] = {}
         self._epoch = 0
-        """How often the database has gone back."""
+        """The number of times that the database has gone back."""
         self._catalogue = {each.full_name: each for each in settings_of(BrokerConfig, BROKER)}
         self._of_clients = {each.full_name: each for each in settings_of(ClientConfig, CLIENT)}
         self._soon = asyncio.Event()
@@ -65,11 +65,11 @@ class RunTimeSettings:
         self._looking = asyncio.Lock()
 
     def on_change(self, use: Callable[[BrokerConfig], None]) -> None:
-        """Calls this with the configuration when it changes."""
+        """Call this with the configuration when it changes."""
         self._on_change.append(use)
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """Has the live settings of a configuration hold from now on."""
+        """Apply the live settings of a configuration from now on."""
         if config.log_level != self.config.log_level:
             set_log_level(config.log_level)
         self.config = config
@@ -79,20 +79,20 @@ class RunTimeSettings:
     # ---- keeping up
 
     def _give(self, _: BrokerConfig) -> None:
-        if self._known.is_set():  # else the first look takes it: what is set at run time wins over it
+        if self._known.is_set():  # else the first read applies it: settings at run time take precedence
             self._apply_stored()
 
     def look_soon(self) -> None:
-        """Something was changed: reads it at once."""
+        """Read settings at once: one was changed."""
         self._soon.set()
 
     def close(self) -> None:
-        """Ends all waiting for changes."""
+        """End all waiting for changes."""
         self._closed = True
         self._changed.set()
 
     def forget_settings(self, _: str) -> None:
-        """The database has gone back, perhaps to other settings."""
+        """Drop the settings read so far: the database has gone back, perhaps to others."""
         self._epoch += 1
         self._stored = {}
         self.version = 0
@@ -100,18 +100,18 @@ class RunTimeSettings:
         self._soon.set()
 
     async def run(self) -> None:
-        """Repeats `refresh_once` until cancelled."""
+        """Repeat `refresh_once` until cancelled."""
         await repeat("reading settings", self.refresh_once, _LOOK_S, soon=self._soon)
 
     async def refresh_once(self) -> None:
-        """Reads what was changed since the last look, takes what is the broker's, and wakes those who watch."""
-        async with self._looking:  # two looks could end in the other order, and the older one would win
+        """Read the changes since the last read, apply those of the broker, and wake clients that watch."""
+        async with self._looking:  # of two concurrent reads the older one could end last, and win
             await self._read_stored()
 
     async def _read_stored(self) -> None:
         epoch = self._epoch
         rows = await self._store.changed_since(self.version)
-        if epoch != self._epoch:  # these rows are not all: `forget_settings` has asked for another look
+        if epoch != self._epoch:  # these rows are incomplete: `forget_settings` has asked for another read
             return
         if not rows and self._known.is_set():
             return
@@ -143,9 +143,12 @@ class RunTimeSettings:
             _log.info("settings.taken", "settings of version %(version)d are applied", version=self.version)
 
     def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:
-        """This broker's own configuration with what is stored for all brokers, and for one. Raises MisuseError."""
+        """Return this broker's own configuration with the settings stored for all brokers, and for one.
+
+        Raises MisuseError.
+        """
         values: dict[str, object] = {}
-        for name in sorted(stored, key=lambda each: "@" in each):  # what is for one broker alone comes last
+        for name in sorted(stored, key=lambda each: "@" in each):  # settings for a single broker come last
             setting, target = self._setting_of(name)
             if setting is not None and target in {"", broker_id}:
                 values[setting.name] = setting.value_of(stored[name])
@@ -158,7 +161,7 @@ class RunTimeSettings:
     # ---- looking
 
     def used(self) -> list[UsedSetting]:
-        """Each setting of this broker, as the catalogue lists them."""
+        """Return each setting of this broker, in the order of the catalogue."""
         found = []
         for full_name, setting in self._catalogue.items():
             row = self._taken.get(f"{full_name}@{self._given.config.broker_id}") or self._taken.get(full_name)
@@ -170,19 +173,19 @@ class RunTimeSettings:
         return found
 
     def stored(self, prefixes: Sequence[str] = ("",)) -> list[SettingChange]:
-        """What is set at run time, by name."""
+        """Return the settings set at run time, by name."""
         return [self._stored[name] for name in sorted(self._stored) if name.startswith(tuple(prefixes))]
 
     async def changed_from(self, version: int, wait_s: float) -> None:
-        """Returns when the newest change is another one than this, or the time is over.
+        """Return when the newest change is another one than this, or the time is over.
 
-        Raises BrokerUnavailable when the broker stops, so that clients ask another one, and if the settings are not
-        known: whoever watches must not take them for unset.
+        Raises BrokerUnavailable when the broker stops, so that clients ask another one, and if the settings are
+        unknown: a client that watches must not take them for unset.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
                 await self._known.wait()
-        if version > self.version:  # another broker has told more than is known here, or the database has gone back
+        if version > self.version:  # the client has more from another broker, or the database has gone back
             await self.refresh_once()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -194,13 +197,13 @@ class RunTimeSettings:
             raise BrokerUnavailable("this broker could not read the settings yet: ask again, or another broker")
 
     async def history(self, name: str) -> Sequence[SettingChange]:
-        """The changes of a setting that are kept, the newest first; without a name the newest of all."""
+        """Return the kept changes of a setting, newest first; without a name the newest of all settings."""
         return await self._admin_store.history(name)
 
     # ---- changing
 
     async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingChange:
-        """Sets or unsets one, when all brokers could take it as far as is known here. Raises MisuseError."""
+        """Set or unset a setting if all brokers could apply it, as far as known here. Raises MisuseError."""
         if not changed_by or len(changed_by) > _BY_LENGTH_MAX or not changed_by.isprintable():
             raise MisuseError(f"changed_by={shown(changed_by)} must be 1 to {_BY_LENGTH_MAX} characters on one line")
         self._check_form(name)
@@ -219,12 +222,12 @@ class RunTimeSettings:
             changed_by=row.changed_by,
         )
         self.look_soon()
-        with suppress(BrokerUnavailable):  # it is changed, and taken with a later look
-            await self.refresh_once()  # whoever asks this broker next sees the change
+        with suppress(BrokerUnavailable):  # it is changed, and a later read applies it
+            await self.refresh_once()  # the next request to this broker sees the change
         return row
 
     async def roll_back(self, name: str, version: int, *, expected: int | None, changed_by: str) -> SettingChange:
-        """Sets a setting to what it was at this version of it, or before it. Raises MisuseError."""
+        """Set a setting to its value at this version, or at the last one before. Raises MisuseError."""
         for row in await self._admin_store.history(name):
             if row.version <= version:
                 return await self.change(name, row.value, expected=expected, changed_by=changed_by)
@@ -264,19 +267,21 @@ class RunTimeSettings:
             setting.value_of(value)
 
     def _check_among(self, name: str, value: str | None, stored: Mapping[str, str]) -> None:
-        """Raises MisuseError if the change contradicts what is stored when it is made, for any broker."""
-        if value is None and name not in stored:  # what is stored can be unset, also when it is no setting any more
+        """Raise MisuseError if the change contradicts the settings stored at this moment, for any broker."""
+        if (
+            value is None and name not in stored
+        ):  # a stored name can always be unset, also one that a release has removed
             self._check_name(name)
         after = {each: text for each, text in {**stored, name: value}.items() if text is not None}
         target = name.partition("@")[2]
         for broker_id in [target] if target else sorted({"", *(each.partition("@")[2] for each in after)}):
             told = self._contradiction(after, broker_id)
-            # A contradiction from before must not hold up other changes: it comes from options of this broker.
+            # A contradiction from before must not block other changes: it comes from options of this broker.
             if told and told != self._contradiction(stored, broker_id):
                 raise MisuseError(f"the settings of {broker_id or 'all brokers'} would contradict each other: {told}")
 
     def _contradiction(self, stored: Mapping[str, str], broker_id: str) -> str:
-        """What contradicts itself in settings of this broker and these; empty if nothing."""
+        """Return the contradiction between settings of this broker and these; empty if they fit."""
         try:
             self._with(stored, broker_id)
         except MisuseError as exc:

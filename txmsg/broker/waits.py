@@ -1,7 +1,7 @@
-"""Restarts what waits for a time of the database's clock after that clock was set back.
+"""Restarts waits for times of the database's clock after that clock was set back.
 
-Membership notices the step; the statements are in store/waits.py. Knows nothing of what is in memory: `on_renewed` is
-called for that.
+Membership notices the step; the statements are in store/waits.py. Knows nothing of memory: `on_renewed` is called for
+that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 _AGAIN_S: Final = 10.0
-"""Between the two runs: transactions that had begun before the step may commit after the first one."""
+"""Seconds between the two runs: transactions that had begun before the step may commit after the first one."""
 
 
 class Waits:
@@ -33,16 +33,16 @@ class Waits:
         self._on_renewed = on_renewed
         self._soon = asyncio.Event()
         self._left = 0
-        """How many runs are left."""
+        """The number of runs left."""
 
     def clock_set(self, step_s: float) -> None:
-        """The database's clock was set by step_s. Nothing is done after a step forward: no wait is longer by that."""
+        """Restart waits if the database's clock was set back: step_s < 0. A step forward makes no wait longer."""
         if step_s < 0:
             self._left = 2
             self._soon.set()
 
     async def renew_once(self) -> None:
-        """Restarts all waits that began at a time that is still to come. Raises BrokerUnavailable."""
+        """Restart all waits that began at a time that is still to come. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
             checks = await store.renew_checks(conn, self._config.check_policy().interval_s)
             retries = await store.renew_retries(conn)
@@ -61,7 +61,7 @@ class Waits:
         self._on_renewed()
 
     async def run(self) -> None:
-        """Restarts waits whenever the clock was set back, until cancelled."""
+        """Restart waits whenever the clock was set back, until cancelled."""
 
         async def step() -> None:
             if self._left:

@@ -1,4 +1,4 @@
-"""Group commit: collects what waits to be written; while one batch commits, the next one fills.
+"""Group commit: collects requests to be written; while one batch commits, the next one fills.
 
 Knows requests as `WriterRequest`, and the database as `store.batch.apply`. Requests are answered only after their
 commit.
@@ -45,23 +45,24 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 FAILED = "failed"
-"""The problem of an item that the database refuses whatever stands beside it."""
+"""The problem of an item that the database refuses in any batch."""
 _ITEM_ERROR_CLASSES = ("22", "23", "54")
-"""SQLSTATE classes that an item can cause: data exception, integrity violation, limit exceeded. All else (a restart, a
-full disk, a standby that is read-only) is the database's, and the batch is repeated until its time is up."""
+"""SQLSTATE classes that an item can cause: data exception, integrity violation, limit exceeded. All other errors (a
+restart, a full disk, a standby that is read-only) are the database's, and the batch is repeated until its time is
+up."""
 _UNSURE_CLASSES = ("", "08", "57", "XX")
-"""Those of a session that was ended or a statement that was cancelled, perhaps after its commit. With any other,
-nothing was written."""
+"""SQLSTATE classes of a session that was ended or a statement that was cancelled, perhaps after its commit. With any
+other class nothing was written."""
 _CONTENTION = (psycopg.errors.LockNotAvailable, psycopg.errors.TransactionRollback)
 _RECONNECT_PAUSE_S = 0.2
 _TRY_INTERVAL_S = 1.0
-"""While the database writes nothing: how long nothing may arrive until it is tried what it can do now."""
+"""Seconds without requests after which a writer with trouble tries to write."""
 _SPLIT_ITEMS = 128
 """From twice as many waiting items on, a batch takes half of them. Senders that are answered together send together
 again: all in one batch, they move in step, and sender, broker and database work one after the other (ran: 256 callers
 52,000/s instead of 25,000/s)."""
 _ANSWER_GRACE_S = 2.0
-"""After the database should have ended a batch by itself: then the connection is cut, and a new one made."""
+"""Seconds after the database should have ended a batch by itself: then the connection is cut, and a new one made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +74,11 @@ class WriterRequest:
     size_bytes: int
     done: asyncio.Future[Mapping[bytes, Problem]]
     taken: bool = False
-    """Whether it is part of a batch: from then on it may be stored, whatever happens to the reply."""
+    """True if it is part of a batch: from then on it may be stored, also if its sender gets no reply."""
 
 
 class WriterCounts:
-    """What a writer has done since it was made. Counted once per batch."""
+    """Counts of a writer since the start. Counted once per batch."""
 
     __slots__ = ("halves", "items", "plain", "repeats", "seconds")
 
@@ -99,9 +100,9 @@ class Writer:
     its sender, and raises Overloaded after request_timeout_s. While the database is away, it raises BrokerUnavailable
     after the same time; a batch under way is repeated when the database is back, which is safe: ids make it idempotent.
 
-    on_ends: called with where queues, by id, end after a batch. on_due: called with the time (us since 1970) at which
-    the first delayed message of a batch is due. standby_wait_s: how long a batch may take in total, for a writer of
-    messages that wait for a standby.
+    on_ends: called with the ends of queues, by id, after a batch. on_due: called with the time (us since 1970) at which
+    the first delayed message of a batch is due. standby_wait_s: the limit of a batch in total, for a writer of messages
+    that wait for a standby.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Writer:
         self._room = asyncio.Event()
         self._connection: PreparedConnection | None = None
         self.trouble = ""
-        """Why nothing can be written: a batch was given up for it, and nothing has been written since."""
+        """The reason why nothing can be written: a batch was given up for it, and nothing has been written since."""
         self._database_away = ""
         self._closing = False
         self._transaction_s_max = config.lock_timeout_s + config.request_timeout_s
@@ -134,14 +135,14 @@ class Writer:
         self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next batch on these settings hold. The timeouts of its session stay: they are not live."""
+        """Apply these settings from the next batch on. The timeouts of the session stay: they are not live."""
         self._config = config
 
     async def write(self, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
-        """Returns when the batch is on disk, with the problems by transaction id.
+        """Return when the batch is on disk, with the problems by transaction id.
 
         Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been. If it is
-        cancelled, what no batch has taken yet is not written.
+        cancelled, a request that no batch has taken yet is not written.
         """
         if not len(batch):
             return {}
@@ -152,6 +153,8 @@ class Writer:
         if self._closing:
             raise BrokerUnavailable("the broker is stopping: nothing was stored")
         work = self._add(batch, size_bytes)
+        # A timer instead of asyncio.timeout: it sets the error on the future, by whether a batch has taken the request,
+        # and never cancels the caller.
         timer = loop.call_at(deadline, self._expire, work)
         try:
             return await work.done
@@ -194,7 +197,7 @@ class Writer:
             ) from None
 
     async def run(self) -> None:
-        """Writes until cancelled, or until `close` was called and nothing waits."""
+        """Write until cancelled, or until `close` was called and nothing waits."""
         try:
             while await self._has_work():
                 batch, works = self._take_batch()
@@ -206,7 +209,7 @@ class Writer:
                 await self._connection.close()
 
     def close(self) -> None:
-        """Refuses new work; `run` ends when what was accepted is written."""
+        """Refuse new work; `run` ends when all accepted work is written."""
         self._closing = True
         self._arrived.set()
         self._room.set()
@@ -219,7 +222,8 @@ class Writer:
             if not self.trouble:
                 await self._arrived.wait()
                 continue
-            # Who asks whether this broker is ready sends it nothing meanwhile, so that no batch would tell.
+            # A probe that finds this broker unready keeps clients away, so no batch would find out that the database
+            # writes again.
             try:
                 async with asyncio.timeout(_TRY_INTERVAL_S):
                     await self._arrived.wait()
@@ -248,10 +252,11 @@ class Writer:
         self._database_away = self.trouble = ""
 
     def _take_batch(self) -> tuple[WriteBatch, list[WriterRequest]]:
-        """The next batch: the oldest waiting requests, with at most one outcome per transaction."""
+        """Return the next batch: the oldest waiting requests, with at most one outcome per transaction."""
         config = self._config
         works = list[WriterRequest]()
         items = size_bytes = 0
+        # Half of the waiting items: see _SPLIT_ITEMS.
         items_max = min(config.batch_items_max, max(_SPLIT_ITEMS, (self.waiting_items + 1) // 2))
         ended: set[bytes] = set()
         sent: set[bytes] = set()
@@ -259,12 +264,14 @@ class Writer:
             work = self._waiting[0]
             ends, plain = work.batch.ends(), work.batch.plain.transaction_id
             full = items + work.items > items_max or size_bytes + work.size_bytes > config.batch_size_bytes_max
+            # A batch ends at the bounds, and before a second outcome of a transaction or a second copy of a plain
+            # message: in one statement neither would see the other.
             if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
                 break
             self._waiting.popleft()
             self.waiting_items -= work.items
             self.waiting_size_bytes -= work.size_bytes
-            if work.done.done():  # its sender has gone or given up
+            if work.done.done():  # its sender is gone or has given up
                 continue
             if work.batch.incarnation not in {None, self._segments.pool.incarnation.id}:
                 work.done.set_exception(_of_the_past(tried=False))
@@ -309,16 +316,16 @@ class Writer:
             self.look_again(applied.more)
 
     def look_again(self, ids: list[bytes]) -> None:
-        """Moves messages that wait for the ordering keys of these transactions, if the keys are free. Returns at once.
+        """Move messages that wait for the ordering keys of these transactions, if the keys are free. Returns at once.
 
         If the database is away, the sweep of `Scheduler` finds them later.
         """
         self._add(WriteBatch(check=ids), 0).done.add_done_callback(_note_failure)
 
     async def _apply(self, batch: WriteBatch, give_up_at: float, *, tried: bool = False) -> AppliedBatch:
-        """Applies a batch: repeats it while the database is away, splits it if an item is refused.
+        """Apply a batch: repeat it while the database is away, split it if an item is refused.
 
-        When its time is up, it raises OutcomeUnknown if something of it may be written (or was before: tried), else
+        When its time is up, it raises OutcomeUnknown if a part of it may be written (or was before: tried), else
         BrokerUnavailable.
         """
         stale = False
@@ -345,6 +352,7 @@ class Writer:
                         incarnation=incarnation,
                     )
             except psycopg.errors.DatabaseError as exc:
+                # Raised before anything was written, so `tried` stays as it is, and the batch is repeated at once.
                 if exc.sqlstate in {STALE_SEGMENT, OTHER_INCARNATION, UNKNOWN_ID}:
                     stale = True
                     if exc.sqlstate != STALE_SEGMENT:
@@ -352,6 +360,8 @@ class Writer:
                 elif (exc.sqlstate or "")[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
+                    # From here on a refusal may not say "nothing was stored": an earlier attempt may have been
+                    # committed although its answer was lost.
                     tried = tried or (sent and (exc.sqlstate or "")[:2] in _UNSURE_CLASSES)
                     await self._pause(exc, give_up_at, tried)
             except (Unwritable, Unreplicated, Unconfirmed) as exc:
@@ -364,7 +374,7 @@ class Writer:
                 return applied
 
     def _end_incarnation(self, incarnation: UUID | None, batch: WriteBatch, exc: psycopg.Error, *, tried: bool) -> None:
-        """Memory is out of date. Raises for a batch that depends on it: its senders repeat it."""
+        """End the incarnation of outdated memory. Raises for a batch that depends on it: its senders repeat it."""
         self._segments.pool.incarnation.end_incarnation(incarnation, exc.diag.message_primary or str(exc))
         if batch.incarnation is not None or exc.sqlstate == UNKNOWN_ID:
             raise _of_the_past(tried) from exc
@@ -409,10 +419,10 @@ class Writer:
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _split(self, batch: WriteBatch, exc: Exception, give_up_at: float) -> AppliedBatch:
-        """Applies both halves of a refused batch separately, until the refused item is alone."""
+        """Apply both halves of a refused batch separately, until the refused item is alone."""
         ids = sorted(batch.ids())
         if len(ids) == 1 and isinstance(exc, psycopg.errors.UniqueViolation) and time.monotonic() < give_up_at:
-            # Its copy was committed meanwhile, in another queue: now it is found.
+            # Its copy was committed meanwhile, in another queue: a repeat finds it.
             return await self._apply(batch, time.monotonic(), tried=True)
         if len(ids) == 1 and isinstance(exc, Unreplicated):
             return AppliedBatch(problems={ids[0]: self._without_standby(exc, tried=True)})
@@ -424,6 +434,7 @@ class Writer:
                 error=exc,
             )
             return AppliedBatch(problems={ids[0]: FAILED})
+        # By halves: one bad item among n costs about 2 log2(n) batches instead of n.
         middle = len(ids) // 2
         result = AppliedBatch()
         for part in (set(ids[:middle]), set(ids[middle:])):
@@ -433,7 +444,7 @@ class Writer:
 
 
 def _of_the_past(tried: bool) -> TxmsgError:
-    """The error of a batch with ids read before the database went back. The next attempt reads them again."""
+    """Return the error of a batch with ids read before the database went back. The next attempt reads them again."""
     why = "the Notify database has gone back to an earlier state, or was restarted"
     if tried:
         return OutcomeUnknown(f"not known to be stored, repeat it under the same ids: {why}")

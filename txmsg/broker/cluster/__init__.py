@@ -4,7 +4,7 @@ assignment  assigns queues to brokers                           (pure)
 leases      the queues this broker may deliver, and until when  (memory only)
 clock       notices when the database's clock is set            (pure)
 membership  heartbeats, assignment and hand-over, once a second
-hints       announces where the queues of other brokers end
+hints       announces the ends of queues of other brokers
 notices     receives notifications of other brokers
 registry    the cluster as operators see it, and draining
 """

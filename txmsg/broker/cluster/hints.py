@@ -1,7 +1,7 @@
-"""Announces where queues of other brokers end, by NOTIFY, so that they deliver without waiting for their next poll.
+"""Announces the ends of queues of other brokers, by NOTIFY, so that they deliver without waiting for their next poll.
 
 A lost announcement is not repeated: the others find the messages without it, a little later. Never one per message: a
-NOTIFY takes a global lock when it commits.
+NOTIFY takes a global lock when it commits (decision 3).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 KIND = "ends"
-"""What a notice begins with that announces ends."""
+"""The first word of a notice that announces ends."""
 _HINT_PAUSE_S = 0.02
-"""A broker announces the ends of queues at most 50 times a second."""
+"""Seconds between announcements: at most 50 a second."""
 _PAYLOAD_LENGTH_MAX = 7000  # PostgreSQL takes 7,999 bytes
 
 
@@ -31,14 +31,14 @@ class Hints:
         self._has_ends = asyncio.Event()
 
     def hint(self, ends: Mapping[int, int]) -> None:
-        """Announces soon, in one notification, where these queues (by id) end."""
+        """Announce the ends of these queues (by id) soon, in one notification."""
         for queue_id, end in ends.items():
             self._ends[queue_id] = max(end, self._ends.get(queue_id, 0))
         if ends:
             self._has_ends.set()
 
     async def hint_once(self) -> None:
-        """Sends what `hint` has collected, in one transaction."""
+        """Send the ends that `hint` has collected, in one transaction."""
         ends, self._ends = self._ends, {}
         self._has_ends.clear()
         if ends:
@@ -46,7 +46,7 @@ class Hints:
                 await notify(conn, *_payloads(ends))
 
     async def run(self) -> None:
-        """Repeats `hint_once`, when there is something to announce, until cancelled."""
+        """Repeat `hint_once`, when there is something to announce, until cancelled."""
         while True:
             await self._has_ends.wait()
             try:
@@ -59,11 +59,12 @@ class Hints:
                 )
             except Exception:  # noqa: BLE001 - the root of a task
                 _log.exception("cluster.notice_failed", "the ends of queues were not announced to other brokers")
+            # After sending, not before: the first end after a quiet time is announced at once.
             await asyncio.sleep(_HINT_PAUSE_S)
 
 
 def _payloads(ends: Mapping[int, int]) -> list[str]:
-    """ "ends 7:100 8:20", cut into pieces that fit a notice."""
+    """Return texts such as "ends 7:100 8:20", each short enough for a notice."""
     payloads: list[str] = []
     payload = ""
     for queue_id, end in ends.items():
@@ -75,7 +76,7 @@ def _payloads(ends: Mapping[int, int]) -> list[str]:
 
 
 def ends_of(text: str) -> dict[int, int]:
-    """The ends, by queue id, that a notice has after KIND. Other programs may write to the channel."""
+    """Return the ends, by queue id, in a notice after KIND. Other programs may write to the channel."""
     ends: dict[int, int] = {}
     for word in text.split():
         queue_id, _, end = word.partition(":")

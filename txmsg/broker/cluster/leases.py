@@ -19,11 +19,11 @@ class LeaseChange(NamedTuple):
     gained: set[QueueId]
     lost: set[QueueId]
     wanted: dict[QueueId, int]
-    """Queue id and epoch."""
+    """Epochs by queue id."""
 
 
 class Leases:
-    """The leases of one broker, good until a deadline that only its heartbeats move.
+    """The leases of one broker, valid until a deadline that only its heartbeats move.
 
     The deadline counts from before the heartbeat was sent, so it is never later than the database's.
     """
@@ -33,7 +33,7 @@ class Leases:
         self.ttl_s = ttl_s
         self.monotonic = monotonic
         self.clock = DatabaseClock()
-        """As heartbeats read it."""
+        """The database's clock, as heartbeats read it."""
         self.incarnation: UUID | None = None
         """The incarnation of the database that this broker has joined, and from which all that it delivers was read."""
         self._epochs: dict[QueueId, int] = {}
@@ -41,16 +41,16 @@ class Leases:
         self._deadline = 0.0
         self._why = "delivery has not started yet"
         self.losses = 0
-        """How often all leases were lost."""
+        """The number of times that all leases were lost."""
         self.version = 0
         """Rises with each change of the queues."""
 
     def is_held(self) -> bool:
-        """Whether this broker may deliver now."""
+        """Return True if this broker may deliver now."""
         return self._is_member and self.monotonic() < self._deadline
 
     def require(self) -> None:
-        """Raises BrokerUnavailable with the reason if this broker may not deliver now."""
+        """Raise BrokerUnavailable with the reason if this broker may not deliver now."""
         if self.is_held():
             return
         why = "its leases expired while the database was away" if self._is_member else self._why
@@ -58,19 +58,19 @@ class Leases:
 
     @property
     def is_member(self) -> bool:
-        """Whether the leases were not lost since the last heartbeat; they may have expired."""
+        """True if the leases were not lost since the last heartbeat; they may have expired."""
         return self._is_member
 
     def epochs(self) -> Mapping[QueueId, int]:
-        """The epoch of each queue that this broker delivers."""
+        """Return the epoch of each queue that this broker delivers."""
         return self._epochs
 
     def renew(self, asked_at: float) -> None:
-        """A heartbeat sent at `asked_at` has succeeded."""
+        """Extend the leases: a heartbeat sent at `asked_at` has succeeded."""
         self._is_member, self._deadline = True, asked_at + self.ttl_s
 
     def set(self, rows: Iterable[LeaseRow]) -> LeaseChange:
-        """Replaces the leases. A queue with another epoch than before is both lost and gained."""
+        """Replace the leases. A queue with another epoch than before is both lost and gained."""
         rows = list(rows)
         before, self._epochs = self._epochs, {row.queue_id: row.epoch for row in rows}
         self.version += 1
@@ -79,13 +79,13 @@ class Leases:
         return LeaseChange(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
 
     def give_up(self, queue_ids: Iterable[QueueId]) -> None:
-        """Stops delivering these queues, before others may begin."""
+        """Stop delivering these queues, before others may begin."""
         for queue_id in queue_ids:
             self._epochs.pop(queue_id, None)
         self.version += 1
 
     def lose(self, why: str) -> None:
-        """Drops all leases: nothing is delivered until the broker has joined again."""
+        """Drop all leases: nothing is delivered until the broker has joined again."""
         self._is_member, self._why, self._epochs = False, why, {}
         self.version += 1
         self.losses += 1
@@ -100,7 +100,7 @@ class OwnQueues:
         self._found: dict[str, tuple[StoredTopic, tuple[QueueId, ...]]] = {}
 
     def __call__(self, topic: StoredTopic) -> Sequence[QueueId]:
-        """Their ids; empty when there are none."""
+        """Return their ids; empty if there are none."""
         if self._version != self._leases.version:
             self._version = self._leases.version
             self._found.clear()

@@ -1,8 +1,8 @@
 """This broker among the others: its heartbeat, the assignment of queues, and their hand-over.
 
-There is no leader. Every broker repeats the same step each second: it sends its heartbeat, declares brokers dead
-whose heartbeats have stopped, and assigns the queues if something has changed. The others find the work of the first
-done.
+There is no leader. Every broker repeats the same step each second: it sends its heartbeat, declares brokers dead whose
+heartbeats have stopped, and assigns the queues if something has changed. The others find the work of the first done
+(decision 3).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 _LOOK_S = 10.0
-"""How often the assignment is checked although nothing seems to have changed."""
+"""Seconds after which the assignment is checked although nothing seems to have changed."""
 
 
 class Holder(Protocol):
     """Delivers the queues of which this broker holds leases."""
 
     def gained(self) -> None:
-        """New leases were assigned."""
+        """Load the queues of new leases."""
         ...
 
     def lost(self, queue_ids: Collection[QueueId], why: str) -> None:
-        """These queues are another broker's now."""
+        """Drop these queues, which another broker has now."""
         ...
 
     def drop(self, why: str) -> None:
-        """Everything in memory is invalid, including the leases."""
+        """Drop everything in memory, including the leases: it is invalid."""
         ...
 
     async def finish(self, queue_ids: Collection[QueueId]) -> None:
-        """Returns when nothing of these queues is in flight any more, or soon, and their cursors are written."""
+        """Return when nothing of these queues is in flight any more, or soon, and their cursors are written."""
         ...
 
 
@@ -62,12 +62,12 @@ class Membership:
     ) -> None:
         self.leases = leases
         self.address = ""
-        """Where clients reach this broker; set before it runs."""
+        """The address at which clients reach this broker; set before it runs."""
         self.holder: Holder | None = None
         self.brokers: tuple[brokers_store.LiveBroker, ...] = ()
         """The live brokers by id, including this one."""
         self.is_cut_off = False
-        """Whether the last step did not reach the database. Clients that have another database to go to are told."""
+        """True if the last step did not reach the database. Clients with another database to use are told."""
         self._on_clock_set: list[Callable[[float], None]] = []
         self._heartbeats = Heartbeats(leases.ttl_s)
         self._pool = pool
@@ -91,16 +91,16 @@ class Membership:
 
     @property
     def is_draining(self) -> bool:
-        """Whether an operator drains this broker: it hands its queues over and accepts no more messages."""
+        """True if an operator drains this broker: it hands its queues over and accepts no more messages."""
         return self._state == "draining"
 
     @property
     def is_alone(self) -> bool:
-        """Whether this is the only known broker."""
+        """True if this is the only known broker."""
         return self.leases.is_member and len(self.brokers) <= 1
 
     def addresses(self) -> list[str]:
-        """The addresses of the brokers, those that accept messages first. Empty while they are not known."""
+        """Return the addresses of the brokers, those that accept messages first. Empty while unknown."""
         if not self.leases.is_member:
             return []
         return [
@@ -108,44 +108,46 @@ class Membership:
         ]
 
     def draining(self) -> list[str]:
-        """The addresses of brokers that accept no more messages."""
+        """Return the addresses of brokers that accept no more messages."""
         return [broker.address for broker in self.brokers if broker.state != "active"]
 
     def of_others(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """The part of `ends`, by queue id, that other brokers deliver."""
+        """Return the part of `ends`, by queue id, that other brokers deliver."""
         if self.is_alone:
             return {}
         mine = self.leases.epochs()
         return {queue_id: end for queue_id, end in ends.items() if queue_id not in mine}
 
     async def changed(self) -> None:
-        """Returns when a broker has joined, left or changed."""
+        """Return when a broker has joined, left or changed."""
         await self._changed.wait()
 
     def on_clock_set(self, renew: Callable[[float], None]) -> None:
-        """Calls this when the database's clock is set, with the step in s; -inf: back, before this broker started."""
+        """Call this when the database's clock is set, with the step in s; -inf: back, before this broker started."""
         self._on_clock_set.append(renew)
 
     def look_soon(self) -> None:
-        """Runs the next step at once."""
+        """Run the next step at once."""
         self._soon.set()
 
     def reread_leases(self) -> None:
-        """A lease has turned out to be lost: reads the leases again at once."""
+        """Read the leases again at once: one has turned out to be lost."""
         self._seen_epoch = -1
         self._soon.set()
 
     # ---- running
 
     async def run(self) -> None:
-        """Takes part until cancelled."""
+        """Take part in the cluster until cancelled."""
         try:
             while not self._leaving:
-                self._soon.clear()  # before the step, which may miss what is set during it
+                self._soon.clear()  # before the step, which may miss a change that is announced during it
                 try:
                     await self.step_once()
                 except BrokerUnavailable as exc:
-                    _log.debug("cluster.heartbeat_failed", "%(error)s", error=exc)  # the holder has said it once, aloud
+                    _log.debug(
+                        "cluster.heartbeat_failed", "%(error)s", error=exc
+                    )  # the holder has logged it as a warning once
                 except Exception:  # noqa: BLE001 - the root of a task
                     _log.exception("cluster.heartbeat_failed", "a heartbeat failed; it is tried again")
                 try:
@@ -158,7 +160,7 @@ class Membership:
                 task.cancel()
 
     async def step_once(self) -> None:
-        """One heartbeat and the work that follows from it. Raises BrokerUnavailable without the database."""
+        """Send one heartbeat and do the work that follows from it. Raises BrokerUnavailable without the database."""
         async with self._stepping:
             if self._leaving:
                 return
@@ -174,7 +176,7 @@ class Membership:
                     await self._read_registry(conn)
 
     async def leave(self) -> None:
-        """Gives up all leases, so that others need not wait for them to expire. Idempotent; also fine before `run`."""
+        """Give up all leases, so that others need not wait for them to expire. Idempotent; also before `run`."""
         self._leaving = True
         async with self._stepping:
             joined_at, self._joined_at = self._joined_at, None
@@ -226,7 +228,7 @@ class Membership:
         state, now_s = beat
         if step_s := self.leases.clock.note(now_s, asked_at, self.leases.monotonic()):
             self._note_clock_set(step_s)
-        if self.leases.losses != losses:  # while the heartbeat was on its way: this broker must join again
+        if self.leases.losses != losses:  # lost while the heartbeat was on its way: this broker must join again
             return False
         self._state = state
         self.leases.renew(asked_at)
@@ -234,11 +236,12 @@ class Membership:
         return True
 
     async def _read_registry(self, conn: Connection) -> None:
-        """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
+        """Declare silent brokers dead, assign queues if something has changed, and read this broker's leases."""
         looked_at = self.leases.monotonic()
         silent = self._heartbeats.silent(looked_at)
         # If the clock was set forward, the last heartbeats of the others seem old until they send the next ones. It may
-        # also have been set since this broker's heartbeat: so what counts is the time that this one has read.
+        # also have been set since this broker's own heartbeat: so the time that this broker has read is compared, not
+        # now().
         clock = self.leases.clock
         expired_at_s = None if clock.was_set_forward(looked_at, self.leases.ttl_s) else clock.read_s
         dead = await brokers_store.mark_dead(conn, silent, expired_at_s=expired_at_s)
@@ -256,7 +259,7 @@ class Membership:
         now = self.leases.monotonic()
         if self._seen != (epoch, states, youngest_queue) or now >= self._looked_at + _LOOK_S:
             raised = await self._assign(conn, epoch, states)
-            # Once more after a change: a queue whose lease was locked was skipped.
+            # Assigned once more after a change: a queue whose lease was locked was skipped.
             self._seen = (epoch, states, youngest_queue) if raised == epoch else None
             self._looked_at, epoch = now, raised
         if dead:
@@ -266,7 +269,7 @@ class Membership:
             self._seen_epoch = epoch
 
     async def _assign(self, conn: Connection, epoch: int, states: Collection[tuple[str, str]]) -> int:
-        """Spreads the queues; the epoch now, or -1 if another broker was faster: the next look sees what it did."""
+        """Spread the queues. Returns the epoch; -1 if another broker was faster: the next step reads the result."""
         active = [broker_id for broker_id, state in states if state == "active"]
         draining = [broker_id for broker_id, state in states if state != "active"]
         moves = assigned(await leases_store.queues(conn), active, draining)
@@ -298,11 +301,12 @@ class Membership:
             self._handing_over.update(dict.fromkeys(queues, task))
 
     async def _hand_over(self, queues: dict[QueueId, int]) -> None:
-        """Finishes what is in flight of these queues (id: epoch), writes their cursors, and ends their leases."""
+        """Finish the messages in flight of these queues (id: epoch), write their cursors, and end their leases."""
         assert self.holder is not None
         incarnation = self.leases.incarnation
         try:
             await self.holder.finish(queues)
+            # Before the lease ends in the database: from then on another broker delivers.
             self.leases.give_up(queues)
             self.holder.lost(queues, "they were handed over")
             async with self._session() as conn:
@@ -319,7 +323,7 @@ class Membership:
         finally:
             for queue_id in queues:
                 del self._handing_over[queue_id]
-            self._seen_epoch = -1  # those that are left are read again
+            self._seen_epoch = -1  # queues that are left are read again
             self.look_soon()
 
     async def _read_clock(self, conn: Connection) -> None:
@@ -358,7 +362,7 @@ class Membership:
         self._changed = asyncio.Event()
 
     async def _stand_by(self, conn: Connection) -> None:
-        """Says who is registered under this broker's id: another one, or this one as it was before it ended."""
+        """Log the broker that is registered under this id: another one, or this one from before it was restarted."""
         registered = await brokers_store.registered(conn, self.leases.broker_id)
         self._heartbeats.note(
             [] if registered is None else [(self.leases.broker_id, registered[1])], self.leases.monotonic()
@@ -389,7 +393,10 @@ class Membership:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Connection]:
-        """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        """Yield a connection for one step.
+
+        If the database is away, drop everything in memory and raise BrokerUnavailable.
+        """
         try:
             async with session(self._pool, timeout_s=self._step_s_max) as conn:
                 yield conn

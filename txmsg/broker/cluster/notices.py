@@ -1,6 +1,6 @@
 """Receives the notifications of the brokers of one database, with a separate connection that listens.
 
-A notification only makes others look sooner; they find the change without it, too. So a lost one is not repeated.
+A notification only makes others poll sooner; they find the change without it, too. So a lost one is not repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Notices:
         self._on_connect = on_connect
 
     async def run(self) -> None:
-        """Receives until cancelled."""
+        """Receive until cancelled."""
         is_away = False
         while True:
             try:
@@ -70,7 +70,7 @@ class Notices:
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     async def _hear(self, connection: AsyncConnection[Any]) -> None:
-        """Receives for some seconds; then asks whether the database is still there, which silence does not tell."""
+        """Receive for some seconds; then check that the database still answers, which silence does not tell."""
         async for notice in connection.notifies(timeout=_PROBE_S):
             self._dispatch_notice(notice)
         with answering_within(connection, _PROBE_S):
@@ -80,5 +80,5 @@ class Notices:
         kind, _, text = notice.payload.partition(" ")
         if kind == KIND:
             self._on_ends(ends_of(text))
-        elif kind in self._on:  # else one of a newer release
+        elif kind in self._on:  # other kinds are of a newer release
             self._on[kind](text)

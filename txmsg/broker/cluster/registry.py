@@ -16,7 +16,7 @@ class Registry:
         self._pool = pool
 
     async def show(self, *, with_queues: bool) -> ClusterState:
-        """The state of the cluster. Raises BrokerUnavailable."""
+        """Return the state of the cluster. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
             facts = await brokers_store.database_facts(conn)
             return ClusterState(
@@ -29,7 +29,7 @@ class Registry:
             )
 
     async def drain(self, broker_id: str) -> int:
-        """Has a broker hand over all queues. Returns how many it still delivers. Raises MisuseError."""
+        """Make a broker hand over all queues. Returns how many it still delivers. Raises MisuseError."""
         async with session(self._pool) as conn:
             is_alive, is_another_active = await brokers_store.drain(conn, broker_id)
             if not is_another_active:
@@ -42,13 +42,13 @@ class Registry:
             return await leases_store.queue_count(conn, broker_id)
 
     async def resume(self, broker_id: str) -> None:
-        """Lets a draining broker work again. Raises MisuseError."""
+        """Let a draining broker work again. Raises MisuseError."""
         async with session(self._pool) as conn:
             _check_alive(broker_id, await brokers_store.resume(conn, broker_id))
             await notify(conn, "brokers")
 
     async def forget_broker(self, broker_id: str) -> None:
-        """Forgets a dead broker, which nobody waits for any more. Raises MisuseError."""
+        """Delete a dead broker. Raises MisuseError."""
         async with session(self._pool) as conn:
             if await brokers_store.forget_broker(conn, broker_id):
                 return
