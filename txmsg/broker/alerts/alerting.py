@@ -1,8 +1,8 @@
-"""The loops of alerts: looks at the rules, writes what has changed, and delivers notifications.
+"""The loops of alerts: evaluate the rules, write changes, and deliver notifications.
 
-Each broker looks at what concerns it alone. At what concerns the database looks one of them at a time: the one that
-claims the round. What is written is written in one transaction with the notifications that it causes, so a broker that
-dies leaves either both or none, and any broker delivers them.
+Each broker evaluates the rules that concern it alone. Those that concern the database are evaluated by one broker at a
+time: the one that claims the round. Changes are written in one transaction with the notifications that they cause, so a
+broker that dies leaves either both or none, and any broker delivers them.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 ALERTS_PER_NOTIFICATION: Final = 100
-"""Further ones are counted."""
+"""Maximum number of alerts in a notification; further ones are counted."""
 TEST_S_MAX: Final = 5.0
-"""How long a test may take: less than a command waits."""
+"""Maximum seconds of a test: less than a command waits."""
 _FIGURES_AGE_S_MAX: Final = 600.0
-"""Figures of the database that are older tell nothing."""
+"""Age in seconds from which figures of the database are not used."""
 _READ: Final = "txmsg_brokers_dead"
-"""It has a series as soon as the figures of the database were read."""
+"""A metric that has a series as soon as the figures of the database were read."""
 _ROUND_SHARE: Final = 0.9
-"""Of the interval: the broker that has looked last comes first again, unless it is late."""
+"""Part of the interval after which a broker claims the next round: the broker that has evaluated last comes first
+again, unless it is late."""
 _SQL_S_MAX: Final = store.ROUND_S_MAX / 2
-"""In which the statements of all rules must answer: then it is still this broker's round."""
+"""Seconds in which the statements of all rules must answer, so that the round is still this broker's."""
 _SQL_AT_ONCE: Final = 8
 _DELIVER_S: Final = 5.0
-"""How often to look for notifications that other brokers have left."""
+"""Seconds between polls for notifications that other brokers have left."""
 _LEASE_S: Final = ATTEMPTS * ATTEMPT_S_MAX + PAUSE_S_MAX + 10.0
-"""How long a notification is this broker's to deliver."""
+"""Seconds for which a claimed notification is this broker's to deliver."""
 _AGAIN_S: Final = (10.0, 30.0, 60.0, 300.0)
-"""Until a notification is tried again, after each time."""
+"""Seconds until a notification is retried, after each attempt."""
 AGAIN_S_MAX: Final = max(_AGAIN_S)
 
 
@@ -75,10 +76,10 @@ def _rule_of(rule: Check | SqlRule) -> ActiveRule:
 
 
 class Alerting:
-    """Evaluates rules and tells receivers.
+    """Evaluates rules and notifies receivers.
 
-    read: the figures of this broker, with those of the database. has_joined: whether it is among the live ones; the
-    others end the alerts of a broker that is not.
+    read: returns the metrics of this broker, with those of the database. has_joined: returns True if it is among the
+    live brokers; the others end the alerts of a broker that is not.
     """
 
     def __init__(
@@ -96,18 +97,18 @@ class Alerting:
         file = read_alert_file(Path(config.alerts.file)) if config.alerts.file else NO_FILE
         self._sql_rules = file.rules
         self.messengers = {name: Messenger(receiver) for name, receiver in file.receivers.items()}
-        # Of all rules: one that is off now may be switched on while this runs.
+        # For all rules: one that is off now may be switched on at run time.
         self._history = History(check.condition for check in BUILT_IN.values())
         self._deliver_soon = {name: asyncio.Event() for name in self.messengers}
         self._troubles: dict[str, str] = {}
         self._cut: set[str] = set()
 
     def apply_settings(self, config: BrokerConfig) -> None:
-        """From the next look on these settings hold."""
+        """Apply these settings from the next round on."""
         self._config = config
 
     async def run(self) -> None:
-        """Looks at rules and delivers notifications until cancelled."""
+        """Evaluate rules and deliver notifications until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(repeat("evaluating alerts", self.look_once, self._config.alerts.interval_s))
@@ -121,7 +122,7 @@ class Alerting:
     # ---- looking
 
     async def look_once(self) -> None:
-        """One look at the rules of this broker, and at those of the database if it is its turn."""
+        """Evaluate the rules of this broker once, and those of the database if it is its turn."""
         if not self._has_joined():
             return
         config = self._config.alerts
@@ -129,6 +130,7 @@ class Alerting:
         self._history.add(time.monotonic(), samples)
         age_s = max(samples["txmsg_database_figures_age_seconds"].values())
         if age_s > _FIGURES_AGE_S_MAX or not samples[_READ]:
+            # Old figures are left out instead of reported as 0: a rule without samples keeps its state.
             samples = {name: of for name, of in samples.items() if CATALOGUE[name].scope is not Scope.DATABASE}
         by_scope: dict[Scope | None, list[Check]] = {}
         for check in built_in_rules(config):
@@ -159,7 +161,7 @@ class Alerting:
             observed |= await self._observe_sql()
         async with session(self._pool) as conn, conn.transaction():
             if number is not None and not await store.finish_round(conn, number):
-                return  # this broker was paused, and another one has looked since
+                return  # this broker was paused, and another one has evaluated the rules since
             sources = [source] if number is None else [source, *await store.sources_left(conn)]
             before = await store.active(conn, sources)
             look = looked(
@@ -177,7 +179,7 @@ class Alerting:
         self._tell_log({alert.id: alert for alert in before}, changed)
 
     async def _observe_sql(self) -> dict[str, Mapping[Labels, float] | None]:
-        """What the statements of rules say now, a few at a time."""
+        """Return the results of the statements of custom rules, a few at a time."""
         deadline = asyncio.get_running_loop().time() + _SQL_S_MAX
         at_once = asyncio.Semaphore(_SQL_AT_ONCE)
         found: dict[str, Mapping[Labels, float] | None] = {}
@@ -196,7 +198,7 @@ class Alerting:
                 trouble = "its statement did not answer in the time of a look"
             if trouble:
                 failing[frozenset({("failing", rule.name)})] = 1.0
-                if trouble != self._troubles.get(rule.name):  # once, not at each look
+                if trouble != self._troubles.get(rule.name):  # once, not at each round
                     _log.warning(
                         "alert.rule_failed",
                         "alert rule %(rule)s says nothing: %(error)s",
@@ -223,7 +225,7 @@ class Alerting:
         return {**found, RULE_FAILED.alert: failing}
 
     async def _write(self, conn: Connection, look: AlertChanges) -> list[ActiveAlert]:
-        """Stores alerts, and what receivers are to be told of them."""
+        """Store alerts, and the notifications that they cause."""
         silences = await store.silences(conn)
         now = await store.clock(conn)
         due, alerts = [], []
@@ -234,6 +236,7 @@ class Alerting:
             )
             alerts.append(replace(alert, notified_at=now) if is_told else alert)
             due.append(is_told)
+        # New alerts get their ids here, which the notifications carry as fingerprints.
         stored = await store.write(conn, alerts, look.forgotten)
         to_tell = [alert for alert, is_told in zip(stored, due, strict=True) if is_told]
         for name, messenger in self.messengers.items():
@@ -256,7 +259,8 @@ class Alerting:
     # ---- telling
 
     async def deliver_once(self, name: str) -> bool:
-        """Tells a receiver what is next, if anything is due; whether it was told."""
+        """Deliver the next notification of a receiver, if one is due. Returns True if it was delivered."""
+        # Claimed in a transaction of its own: no connection is held while the receiver is waited for.
         async with session(self._pool) as conn:
             notification = await store.claim_notification(conn, name, _LEASE_S)
         if notification is None:
@@ -280,7 +284,7 @@ class Alerting:
         return True
 
     async def test(self) -> dict[str, str]:
-        """Tells each receiver of this broker of an alert that is none; what went wrong, by name, or nothing."""
+        """Send a test alert to each receiver of this broker. Returns the error by name; "" if it was delivered."""
         now = datetime.now().astimezone()
         alert = ActiveAlert(
             source=self._config.broker_id,
@@ -311,7 +315,7 @@ class Alerting:
 
 
 class _ReceiverDelivery:
-    """Delivers what there is for one receiver."""
+    """Delivers the waiting notifications of one receiver."""
 
     def __init__(self, alerting: Alerting, name: str) -> None:
         self._alerting = alerting
@@ -327,7 +331,7 @@ def _takes(receiver: Receiver, alert: ActiveAlert) -> bool:
 
 
 def content_of(receiver: str, job: str, alerts: Sequence[ActiveAlert]) -> dict[str, Any]:
-    """What a receiver gets, in the form of Alertmanager's webhooks, version 4."""
+    """Return a notification, in the form of Alertmanager's webhooks, version 4."""
     is_firing = any(alert.state is AlertState.FIRING for alert in alerts)
     return {
         "version": "4",

@@ -1,4 +1,4 @@
-"""Settings of alerts: times, what is off, and the thresholds of checks."""
+"""Settings of alerts: times, rules that are off, and the thresholds of checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.settings.catalogue import DURATION_S_MAX, check_settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsConfig(Thresholds):
-    """When brokers raise alerts."""
+    """The conditions and times of alerts."""
 
     file: str = setting(
         "",
@@ -53,6 +53,6 @@ class AlertsConfig(Thresholds):
 
 
 def built_in_rules(config: AlertsConfig) -> Iterator[Check]:
-    """The built-in rules that are on."""
+    """Return the built-in rules that are on."""
     off = set(config.off.split())
     return (check for name, check in BUILT_IN.items() if name not in off)

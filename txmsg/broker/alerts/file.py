@@ -40,7 +40,7 @@ _SQL_TEXT_MAX: Final = 20_000
 
 
 class Secret:
-    """A text that is not shown."""
+    """A text that is never shown."""
 
     __slots__ = ("_text",)
 
@@ -48,7 +48,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for whom it is meant."""
+        """Return the text, for its proper use only."""
         return self._text
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class CommandReceiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """Who is told of alerts of this severity, or a worse one."""
+    """A receiver of alerts of this severity, or a worse one."""
 
     name: str
     target: WebhookReceiver | EmailReceiver | CommandReceiver
@@ -92,13 +92,13 @@ class Receiver:
 
     @property
     def kind(self) -> str:
-        """What the file calls it: webhook, email, command."""
+        """The name of its kind in the file: webhook, email, command."""
         return type(self.target).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlRule:
-    """A rule on what a statement in a database of the operator's returns."""
+    """A rule on the result of a statement in a database of the operator's."""
 
     name: str
     sql: str
@@ -114,7 +114,7 @@ class SqlRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertFile:
-    """What the file says."""
+    """The contents of the file."""
 
     receivers: Mapping[str, Receiver]
     rules: Sequence[SqlRule]
@@ -124,7 +124,7 @@ NO_FILE: Final = AlertFile(receivers={}, rules=())
 
 
 def read_alert_file(path: Path, environment: Mapping[str, str] = os.environ) -> AlertFile:
-    """The receivers and rules of a file. Raises MisuseError, without any secret in it."""
+    """Return the receivers and rules of a file. Raises MisuseError, without any secret in it."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
@@ -161,7 +161,7 @@ def _webhook(table: _Table) -> WebhookReceiver:
     parts = _split(url.reveal())
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise table.error("webhook must be a URL: http://HOST/PATH or https://HOST/PATH")
-    if "@" in parts.netloc:  # which urllib takes for a part of the host
+    if "@" in parts.netloc:  # urllib would take it for a part of the host
         raise table.error("webhook must be a URL without a user and a password: put a token into its path or query")
     return WebhookReceiver(url=url)
 
@@ -169,7 +169,7 @@ def _webhook(table: _Table) -> WebhookReceiver:
 def _split(url: str) -> Any:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # which is checked only here
+        _ = parts.port  # it is checked only when read
     except ValueError:
         return None
     return parts if url.isascii() and url.isprintable() and " " not in url else None
@@ -244,7 +244,7 @@ class _Table:
         return MisuseError(f"{self._place} {what}")
 
     def refuse_unread(self) -> None:
-        """Raises MisuseError for an entry that means nothing."""
+        """Raise MisuseError for an unknown entry."""
         for name in self.content:
             if name not in self._read:
                 raise self.error(f"has {shown(name)}, which is not known: choose from {', '.join(sorted(self._read))}")
@@ -303,7 +303,7 @@ class _Table:
         return seconds
 
     def secret(self, name: str) -> Secret:
-        """A text, or where it is: {file = PATH} or {env = NAME}."""
+        """Return a text, or the contents of its source: {file = PATH} or {env = NAME}."""
         given = self._get(name)
         sources: dict[str, Callable[[str], str]] = {"file": self._of_file, "env": self._of_variable}
         if isinstance(given, dict) and len(given) == 1 and (source := next(iter(given))) in sources:

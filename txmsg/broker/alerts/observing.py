@@ -1,4 +1,4 @@
-"""What the database alone knows for rules: how far mirrors are, and what statements of an operator's own return."""
+"""Figures that the database alone has, for rules: the lag of mirrors, and results of an operator's own statements."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from txmsg.checks.conditions import MIRROR, Labels
 from txmsg.errors import BrokerUnavailable
 
 ALERTS_MAX: Final = 100
-"""Of one rule of an operator's own: those furthest beyond its threshold."""
+"""Maximum number of alerts of one custom rule: those furthest beyond its threshold."""
 ROWS_MAX: Final = 10_000
-"""That its statement may return."""
+"""Maximum number of rows that its statement may return."""
 _VALUE: Final = "value"
 _LABEL_LENGTH_MAX: Final = 200
 
 
 async def mirrors(conn: Connection) -> dict[str, dict[Labels, float]]:
-    """Metrics of tailers as the database knows them, by mirror."""
+    """Return the metrics of tailers as the database knows them, by mirror."""
     found: dict[str, dict[Labels, float]] = {
         "txmsg_mirror_tailing": {},
         "txmsg_mirror_lag_seconds": {},
@@ -41,15 +41,18 @@ async def mirrors(conn: Connection) -> dict[str, dict[Labels, float]]:
 
 
 class RuleFailed(Exception):
-    """A rule of an operator's own says nothing, and why. Without a secret in it."""
+    """A custom rule has no result; the text is the reason, without a secret."""
 
 
 async def rows_of(rule: SqlRule) -> dict[Labels, float]:
-    """What the statement of a rule returns now, with a timeout, in a transaction that only reads. Raises RuleFailed."""
+    """Return the present result of a rule's statement, with a timeout, in a read-only transaction.
+
+    Raises RuleFailed.
+    """
     try:
         async with query_session(rule.database.reveal(), timeout_s=rule.timeout_s) as conn:
             with answering_within(conn, rule.timeout_s + 1.0):
-                # The extended protocol, which takes one statement: a second one could end the transaction.
+                # The extended protocol takes one statement only: a second one could end the read-only transaction.
                 cursor = conn.cursor(binary=True)
                 await cursor.execute(rule.sql.encode(), prepare=True)
                 columns = [column.name for column in cursor.description or ()]
@@ -66,7 +69,7 @@ async def rows_of(rule: SqlRule) -> dict[Labels, float]:
 
 
 def values_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[Labels, float]:
-    """Numbers by the other columns of their rows: the column `value`, or the only one. Raises RuleFailed."""
+    """Return numbers by the other columns of their rows: the column `value`, or the only one. Raises RuleFailed."""
     if not columns or (len(columns) > 1 and _VALUE not in columns):
         raise RuleFailed("its statement must return one column, or a column `value` and others that are labels")
     place = columns.index(_VALUE) if _VALUE in columns else 0
@@ -89,14 +92,14 @@ def values_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[Lab
 
 
 class Beyond(NamedTuple):
-    """What is beyond the threshold of a rule: ALERTS_MAX at most, and how many more there are."""
+    """Values beyond the threshold of a rule: at most ALERTS_MAX, and the number of further ones."""
 
     values: dict[Labels, float]
     more: int
 
 
 def beyond(rule: SqlRule, values: Mapping[Labels, float]) -> Beyond:
-    """Those that are beyond the threshold of the rule, the furthest first."""
+    """Return the values beyond the threshold of the rule, the furthest first."""
     found = {
         labels: (value, excess)
         for labels, value in values.items()

@@ -1,7 +1,7 @@
-"""Tells a receiver: a webhook, an address by e-mail, a program. Knows no database.
+"""Notifies a receiver: a webhook, an address by e-mail, a program. Knows no database.
 
-A webhook gets the JSON that Prometheus' Alertmanager sends (version 4), so that what understands that understands this.
-No URL and no password is in an error.
+A webhook gets the JSON that Prometheus' Alertmanager sends (version 4), so it works with all receivers of that. Errors
+contain neither URLs nor passwords.
 """
 
 from __future__ import annotations
@@ -29,21 +29,24 @@ from txmsg.broker.alerts.file import CommandReceiver, EmailReceiver, Receiver, W
 from txmsg.runtime.threads import DaemonThreads
 
 ATTEMPT_S_MAX: Final = 10.0
-"""How long telling may take."""
+"""Maximum seconds of an attempt."""
 ATTEMPTS: Final = 2
-"""In a row; further ones come later, from whichever broker."""
+"""Attempts in a row; further ones come later, from any broker."""
 PAUSE_S_MAX: Final = 2.0
 ERROR_LENGTH_MAX: Final = 500
 COMMAND_ENVIRONMENT: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR")
-"""What a program gets of the broker's environment."""
+"""The variables of the broker's environment that a program gets."""
 
 
 class ReceiverFailed(Exception):
-    """A receiver was not told, as far as is known. The text is for people, and has no secret in it."""
+    """A receiver was not notified, as far as is known. The text is for people, and contains no secret."""
 
 
 class Messenger:
-    """Tells one receiver, one thing at a time. What blocks runs in a thread for which no end of the broker waits."""
+    """Notifies one receiver, one notification at a time.
+
+    Blocking calls run in a thread that the end of the broker does not wait for.
+    """
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -52,7 +55,7 @@ class Messenger:
     async def notify_receiver(
         self, notification_id: int, content: Mapping[str, Any], *, attempts: int = ATTEMPTS
     ) -> None:
-        """Tells the receiver of alerts. Raises ReceiverFailed."""
+        """Notify the receiver of alerts. Raises ReceiverFailed."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(ReceiverFailed),
             stop=stop_after_attempt(attempts),
@@ -63,7 +66,7 @@ class Messenger:
                 await self._tell_once(notification_id, content)
 
     def close(self) -> None:
-        """Begins nothing more."""
+        """Start no further attempts."""
         self._threads.shutdown()
 
     async def _tell_once(self, notification_id: int, content: Mapping[str, Any]) -> None:
@@ -87,13 +90,14 @@ class Messenger:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, call, line, *arguments)
         finally:
+            # Also after a timeout: the thread would otherwise stay with a receiver that does not answer.
             line.cut()
 
 
 class _CancellableConnection:
-    """The connection that a thread uses, which `cut` ends from outside.
+    """The connection that a thread uses; `cut` ends it from outside.
 
-    The timeout of a socket is of each read: a peer that sends a byte now and then would hold the thread.
+    The timeout of a socket applies to each read: a peer that sends a byte now and then would hold the thread.
     """
 
     def __init__(self) -> None:
@@ -102,7 +106,7 @@ class _CancellableConnection:
         self._is_cut = False
 
     def uses(self, connected: socket.socket) -> None:
-        """To be called when the connection is there, or again for another one."""
+        """Note the connection when it is made, or again for another one."""
         with self._lock:
             if self._is_cut:
                 raise TimeoutError
@@ -112,7 +116,7 @@ class _CancellableConnection:
             self._socket = socket.socket(fileno=os.dup(connected.fileno()))
 
     def cut(self) -> None:
-        """Ends the connection, also one that is made later. Doing so twice is fine."""
+        """End the connection, also one that is made later. Idempotent."""
         with self._lock:
             self._is_cut = True
             if self._socket is not None:
@@ -125,7 +129,7 @@ class _CancellableConnection:
 
 
 class _Http(urllib.request.HTTPHandler):
-    """http:// on a line that can be cut."""
+    """http:// over a connection that can be cut."""
 
     def __init__(self, line: _CancellableConnection) -> None:
         super().__init__()
@@ -136,7 +140,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    """https:// on a line that can be cut."""
+    """https:// over a connection that can be cut."""
 
     def __init__(self, line: _CancellableConnection) -> None:
         super().__init__()
@@ -147,12 +151,12 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _connected(line: _CancellableConnection, *where: Any) -> socket.socket:
-    """As socket.create_connection."""
+    """Connect as socket.create_connection, over a connection that can be cut."""
     return _on(line, socket.create_connection(*where))
 
 
 def _on(line: _CancellableConnection, connected: socket.socket) -> socket.socket:
-    """It is on the line before anything is read: a greeting, a proxy, or the handshake of TLS may drip."""
+    """Note the connection before anything is read: a greeting, a proxy, or the handshake of TLS may be slow."""
     try:
         line.uses(connected)
     except TimeoutError:
@@ -174,7 +178,7 @@ class _HttpsConnection(http.client.HTTPSConnection):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET, whose answer says nothing."""
+    """Refuses redirects: a redirected POST would become a GET, whose answer proves nothing."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -191,7 +195,7 @@ def _post(
     )
     opener = urllib.request.build_opener(_NoRedirect, _Http(line), _Https(line))
     try:
-        # The body is not read: it says nothing.
+        # The body is not read: the status alone decides.
         opener.open(request, timeout=ATTEMPT_S_MAX).close()
     except urllib.error.HTTPError as exc:
         with exc:
@@ -211,7 +215,7 @@ class _Smtp(smtplib.SMTP):
         self._line = line
         super().__init__(host, port, timeout=ATTEMPT_S_MAX)
 
-    # smtplib's own place for it: `connect` already reads the greeting.
+    # smtplib's own hook: `connect` already reads the greeting.
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         made: socket.socket = super()._get_socket(host, port, timeout)  # type: ignore[misc]
         return _on(self._line, made)
@@ -258,7 +262,7 @@ def _why(exc: Exception) -> str:
 
 
 def subject(content: Mapping[str, Any]) -> str:
-    """The subject of a mail: the first alert, and how many more there are."""
+    """Return the subject of a mail: the first alert, and the number of further ones."""
     first, *others = content["alerts"]
     more = len(others) + content["truncatedAlerts"]
     line = f"[{first['status']}] {first['labels']['alertname']}: {first['annotations']['summary']}"
@@ -266,7 +270,7 @@ def subject(content: Mapping[str, Any]) -> str:
 
 
 def text(content: Mapping[str, Any]) -> str:
-    """What people read of a notification: each alert, and what to do."""
+    """Return the text of a notification for people: each alert, and the action to take."""
     lines = []
     for alert in content["alerts"]:
         annotations, labels = alert["annotations"], alert["labels"]
@@ -292,7 +296,8 @@ async def _run(command: CommandReceiver, notification_id: int, content: Mapping[
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             env={
-                # Not all: the broker's holds secrets, such as the password of the Notify database.
+                # Not all variables: the broker's environment holds secrets, such as the password of the Notify
+                # database.
                 **{name: os.environ[name] for name in COMMAND_ENVIRONMENT if name in os.environ},
                 "TXMSG_NOTIFICATION": str(notification_id),
                 "TXMSG_SUBJECT": subject(content),

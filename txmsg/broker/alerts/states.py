@@ -1,4 +1,4 @@
-"""The life of an alert: pending, firing, resolved; and who is told of it, and when. Knows no clock and no database.
+"""The life of an alert: pending, firing, resolved; and the times of notifications. Knows no clock and no database.
 
 (none) -> pending      its condition holds
 pending -> firing      it has held for the time of the rule
@@ -23,7 +23,7 @@ from txmsg.errors import MisuseError, shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveRule:
-    """What an evaluation needs of a rule: of the built-in ones, and of an operator's own."""
+    """The parts of a rule that an evaluation needs: of built-in and of custom ones."""
 
     name: str
     severity: Severity
@@ -33,14 +33,14 @@ class ActiveRule:
 
 
 def _key(alert: ActiveAlert) -> tuple[str, Labels]:
-    """What tells it apart from others of its source."""
+    """Return the identity of an alert within its source."""
     return alert.rule, frozenset(alert.labels.items())
 
 
 def advanced(
     alert: ActiveAlert, *, holds: bool, now: datetime, for_s: float, keep_firing_s: float
 ) -> ActiveAlert | None:
-    """The alert after a look at its condition; None: it never fired, and is forgotten."""
+    """Return the alert after an evaluation of its condition; None: it never fired, and is forgotten."""
     match alert.state, holds:
         case AlertState.PENDING, True:
             alert = replace(alert, seen_at=now)
@@ -60,9 +60,10 @@ def advanced(
 
 
 def is_due(alert: ActiveAlert, *, is_silenced: bool, now: datetime, repeat_s: float) -> bool:
-    """Whether receivers are to be told of the alert now, as it is after `advanced`.
+    """Return True if receivers are to be notified of the alert now, as it is after `advanced`.
 
-    Of one that is over only if they were told of it, also during a silence: they must not wait for the end for ever.
+    Of the end of an alert they are notified only if they were notified of the alert, also during a silence: they must
+    not wait for its end forever.
     """
     match alert.state:
         case AlertState.PENDING:
@@ -77,11 +78,11 @@ def is_due(alert: ActiveAlert, *, is_silenced: bool, now: datetime, repeat_s: fl
 # ---- looks
 
 Observed = Mapping[str, Mapping[Labels, float] | None]
-"""For which series each rule holds, with their values. None: it is not known now."""
+"""The series for which each rule holds, with their values. None: unknown at present."""
 
 
 class AlertChanges(NamedTuple):
-    """What a look has changed: alerts as they are now, and ids of those that are forgotten."""
+    """The changes of an evaluation: alerts as they are now, and ids of those that are forgotten."""
 
     alerts: list[ActiveAlert]
     forgotten: list[int]
@@ -97,7 +98,7 @@ def looked(
     keep_firing_s: float,
     job: str,
 ) -> AlertChanges:
-    """The active alerts after a look. Those of other sources than this one, and of rules that are gone, are over."""
+    """Return the active alerts after an evaluation. Those of other sources, and of removed rules, are over."""
     alerts, forgotten = [], []
     known = set()
     for alert in before:
@@ -106,6 +107,7 @@ def looked(
         if not is_over:
             known.add(_key(alert))
             if series is None:
+                # An unknown result changes nothing: an alert must not end because a scrape failed.
                 continue
         value = None if is_over or series is None else series.get(frozenset(alert.labels.items()))
         after = advanced(
@@ -159,7 +161,7 @@ _MATCHER_LENGTH_MAX: Final = 500
 
 
 def check_matchers(matchers: Sequence[str]) -> list[str]:
-    """The matchers of a silence with labels as alerts have them. Raises MisuseError."""
+    """Return the matchers of a silence with labels as alerts have them. Raises MisuseError."""
     if not 1 <= len(matchers) <= _MATCHERS_MAX:
         raise MisuseError(
             f"a silence needs 1 to {_MATCHERS_MAX} matchers, such as {RULE}=TxmsgGroupBehind or group=shop"
@@ -177,7 +179,7 @@ def check_matchers(matchers: Sequence[str]) -> list[str]:
 
 
 def fits(matchers: Sequence[str], rule: str, labels: Mapping[str, str]) -> bool:
-    """Whether a silence is about an alert: all its matchers fit. `*` and `?` stand for any characters, and for one."""
+    """Return True if a silence applies to an alert: all its matchers fit. `*` matches any characters, `?` one."""
     values = {**labels, RULE: rule}
     return all(
         fnmatchcase(values.get(label, ""), pattern) for label, _, pattern in (each.partition("=") for each in matchers)

@@ -1,4 +1,4 @@
-"""The service Access: which users, tokens and keys are well-formed, new tokens, and who a connection is."""
+"""The service Access: checks users, tokens and keys, makes tokens, and tells a connection its identity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CERTIFICATE_LENGTH_MAX: Final = 300
 
 
 class AccessApi:
-    """The service Access. live: takes each change before it is answered; other brokers hear of it soon.
+    """The service Access. live: applies each change before it is answered; other brokers apply it soon.
 
     live is None without authentication.
     """
@@ -76,6 +76,7 @@ class AccessApi:
         token = None if new.certificate else new_token()
         user = await self._users.create(new, token)
         await self._apply_change()
+        # The only time that the token is shown: the database has its hash.
         return IssuedToken(user=user, token=None if token is None else token.text)
 
     async def alter_user(self, change: AlterUser) -> UserDetails:
@@ -118,7 +119,7 @@ class AccessApi:
         await self._apply_change()
         return Nothing()
 
-    @with_call  # so that a call that waits ends when its rule is taken away
+    @with_call  # a call that waits ends when its rule is taken away
     async def watch(self, request: WatchAccess, _: ServerCall[WatchAccess, WatchedAccess]) -> WatchedAccess:
         if self._live is None:
             raise MisuseError("this broker has no authentication: start it with --auth")

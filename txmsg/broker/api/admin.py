@@ -1,4 +1,4 @@
-"""The service Admin: half messages for people. Decides what of them a caller may see and decide."""
+"""The service Admin: half messages for people. Decides which of them a caller may see and decide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from txmsg.wire.caller import may, names_for, require
 
 _log = EventLog(__name__)
 _NO_GROUP = "-"
-"""The name of none: what comes between looking and deciding was not looked at, and is not decided."""
+"""A name that no group has: a transaction that is stored between the check and the decision was not checked, and is not
+decided."""
 _LIST_SIZE_BYTES_MAX = 16 * 1024 * 1024
 _TOKEN = re.compile(r"(\d{1,17})\.([0-9a-f-]{36})\.(\d{1,5})")
 
@@ -79,7 +80,7 @@ class AdminApi:
         transaction_id, commit = decision.transaction_id, decision.commit
         action, target = f"half.{'commit' if commit else 'rollback'}", str(transaction_id)
         group = await self._group_to_administer(transaction_id)
-        # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
+        # Before the decision, as the batch is not a transaction of ours: no decision is without an entry.
         await self._audit.record(action, target, after={"reason": decision.reason})
         try:
             problems = await self._service.end_transactions(
@@ -115,7 +116,7 @@ class AdminApi:
         return Resumed(resumed=resumed)
 
     async def _group_to_administer(self, transaction_id: UUID) -> str:
-        """The producer group of an undecided transaction; _NO_GROUP if it is not. Raises PermissionDenied."""
+        """Return the producer group of an undecided transaction; _NO_GROUP for others. Raises PermissionDenied."""
         group = (await self._halves.held([transaction_id])).get(transaction_id)
         if group is None:
             return _NO_GROUP

@@ -1,4 +1,4 @@
-"""The service Alerts: which silences hold for an alert, what a silence may say, and what is audited."""
+"""The service Alerts: adds silences to alerts, checks new silences, and audits changes."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ from txmsg.wire.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.wire.caller import may
 
 Read = Callable[[bool], Awaitable[Figures]]
-"""The figures of this broker; if asked for, with those of the database."""
+"""Returns the metrics of this broker; with True, including those of the database."""
 
 
 class ClusterApi:
-    """The service Cluster. broker: the id of the one that `read` reads."""
+    """The service Cluster. broker: the id of the broker of `read`."""
 
     def __init__(self, registry: Registry, mirrors: Mirrors, clients: AttachedClients, broker: str, read: Read) -> None:
         self._registry = registry
@@ -47,6 +47,7 @@ class ClusterApi:
 
     async def clients(self, request: ClientQuery) -> ClientPage:
         contains = request.contains.lower()
+        # The clients of this broker only: each broker knows those that are attached to it.
         found = [
             client
             for client in self._clients.all()

@@ -45,7 +45,7 @@ class DeadLettersApi:
 
 
 def _check(which: DeadLetterFilter) -> None:
-    """Raises InvalidName for what names nothing."""
+    """Raise InvalidName for an invalid group or topic."""
     if which.group:
         check_name("group", which.group)
     if which.topic:

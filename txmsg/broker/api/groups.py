@@ -1,4 +1,4 @@
-"""The service Groups: consumer groups, looked at, changed, and sent elsewhere. Decides what each caller may see."""
+"""The service Groups: consumer groups, listed, changed, moved. Decides what each caller may see."""
 
 from __future__ import annotations
 
@@ -39,14 +39,17 @@ from txmsg.wire.caller import names_for
 
 
 class GroupPresence(Protocol):
-    """Who of a group is there, as this broker sees it."""
+    """The members of groups that are present, as this broker sees them."""
 
     def members_of(self, group: str) -> Sequence[tuple[str, float]]:
-        """(client id, seconds since it asked for messages last)."""
+        """Return (client id, seconds since it asked for messages last)."""
         ...
 
     def pause_of(self, group: str) -> tuple[float, str] | None:
-        """For how many seconds the group has got single messages, because everything fails, and the last error."""
+        """Return the seconds for which the group has been paused and got single messages only, and the last error.
+
+        A group is paused when all its messages fail; None if it is not.
+        """
         ...
 
 
@@ -129,6 +132,7 @@ class GroupsApi:
 
     async def delete(self, deletion: GroupDeletion) -> Nothing:
         name = check_name("group", deletion.group)
+        # Only those at this broker, as members are known in memory: a check against mistakes, not a lock.
         members = self._presence.members_of(name)
         if members and not deletion.force:
             last_seen_s = min(silent_s for _, silent_s in members)

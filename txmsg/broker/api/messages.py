@@ -1,4 +1,4 @@
-"""The service Messages: single messages, found and traced. Decides what of them a caller may see."""
+"""The service Messages: single messages, found and traced. Decides which of them a caller may see."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = EventLog(__name__)
 
 _ERASE_MAX: Final = 1000
 _OF_HANDLERS: Final = frozenset({JournalEvent.REFUSED, JournalEvent.RETRY})
-"""Events whose details are what a handler raised."""
+"""Events whose details are errors of handlers."""
 _REPLY_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _WHICH: Final = "give an id, a key or a place to find a message"
 
@@ -51,6 +51,8 @@ class MessagesApi:
         self._keys = keys
 
     async def find(self, query: MessageQuery) -> MessagePage:
+        # Rights are applied after the page was read: it may be shorter than its limit, and `more` still says if others
+        # follow.
         found, more = await self._of_query(query)
         return MessagePage(
             messages=[
@@ -77,6 +79,7 @@ class MessagesApi:
         )
 
     async def trace(self, query: TraceQuery) -> Trace:
+        # An id names one transaction, of which all messages are shown.
         limit = query.limit if query.key else MESSAGES_PER_TRANSACTION_MAX
         found, more = await self._found(query, limit=limit, with_bodies=False)
         ended = await self._ended(query.id) if query.id and not found else None
@@ -125,6 +128,7 @@ class MessagesApi:
             raise InvalidMessage(f"{len(ids)} ids in one request: at most {_ERASE_MAX} are allowed, send several")
         results = []
         for id_, (transaction_id, n) in zip(request.ids, ids, strict=True):
+            # A transaction per id: an interrupted request has erased some of them, and can be repeated.
             found, erased = await self._keys.erase(topic, transaction_id, n)
             results.append(ErasedMessages(id=id_, found=found, erased=erased))
         _log.info(

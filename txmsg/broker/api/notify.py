@@ -67,24 +67,24 @@ _RECALLS = {
 
 
 class DeliveryService(Protocol):
-    """What receiving needs of `broker.delivery`."""
+    """The part of `broker.delivery` that receiving needs."""
 
     async def receive(self, request: Receive, outlet: MemberConnection | None = None) -> Sequence[MessageBatch]:
-        """Messages for a member of a group, or none after the time that it waits."""
+        """Return messages for a member of a group; none if none came within the time that it waits."""
         ...
 
     def follow(self, group: str, client_id: str, line: PollSequenceStep) -> None:
-        """The calls before on this line are over: what was sent over it and not received returns at once."""
+        """End earlier calls on this line: messages sent over it and not received return at once."""
         ...
 
     def put_back(self, group: str, client_id: str, receipts: Sequence[Receipt]) -> None:
-        """A member does not get these: they return at once."""
+        """Return messages that a member does not get, at once."""
         ...
 
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
     ) -> Sequence[Receipt]:
-        """Takes acknowledgements and refusals; returns those that came too late."""
+        """Take acknowledgements and refusals. Returns those that came too late."""
         ...
 
     async def renew(
@@ -96,62 +96,65 @@ class DeliveryService(Protocol):
         *,
         is_exact: bool = False,
     ) -> Sequence[Receipt]:
-        """Restarts the visibility timeout of what a member still holds; returns what it does not."""
+        """Restart the visibility timeout of messages that a member still holds. Returns those that it does not hold."""
         ...
 
     def awaited(self, group: str, client_id: str) -> Sequence[tuple[QueueId, int]]:
-        """Queues, by id and epoch, that wait until this member holds nothing of them; it is being asked."""
+        """Return queues, by id and epoch, that wait until this member holds nothing of them; the reply asks it."""
         ...
 
     def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
-        """A member holds nothing of these queues, by id and epoch."""
+        """Note that a member holds nothing of these queues, by id and epoch."""
         ...
 
     def note_alone(self, group: str, receipts: Sequence[Receipt], *, is_alone: bool) -> Sequence[Receipt]:
-        """A member runs these suspects alone now, or no longer alone; returns what it does not hold."""
+        """Note that a member runs these suspects alone, or no longer alone. Returns those that it does not hold."""
         ...
 
     def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
-        """A consumer begins its presence, or ends it: then it is no member any more."""
+        """Note that a consumer begins its presence, or ends it: then it is not a member any more."""
         ...
 
     def why_paused(self, group: str) -> str:
-        """Why the group gets nothing here, or single messages only; "" if delivery runs."""
+        """Return the reason why the group gets nothing here, or single messages only; "" if delivery runs."""
         ...
 
     async def flush(self) -> None:
-        """Writes the acknowledgements taken so far."""
+        """Write the acknowledgements taken so far."""
         ...
 
 
 class BrokerRoutes(Protocol):
-    """What clients are told of the brokers of this database."""
+    """The brokers of this database, as clients are told of them."""
 
     @property
     def address(self) -> str:
-        """Where this broker is reached."""
+        """The address of this broker."""
         ...
 
     @property
     def is_draining(self) -> bool:
-        """Whether this broker takes no more messages."""
+        """True if this broker accepts no more messages."""
         ...
 
     def addresses(self) -> Sequence[str]:
-        """Where the brokers are reached, those that take messages first. Empty while this one does not know."""
+        """Return the addresses of the brokers, those that accept messages first.
+
+        Empty while this one does not know them.
+        """
         ...
 
     def draining(self) -> Sequence[str]:
-        """Those of them that take no more messages."""
+        """Return the addresses of those that accept no more messages."""
         ...
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this broker cannot reach its database."""
+        """True if this broker cannot reach its database."""
         ...
 
     async def changed(self) -> None:
-        """Returns when any of this has changed."""
+        """Return when any of this has changed."""
         ...
 
 
@@ -182,11 +185,11 @@ class NotifyApi:
         self._incarnation = incarnation
         self._stopping = stopping
         self._authenticates = authenticates
-        """Whether ids of others must be refused: who calls is known."""
+        """True if ids of other users must be refused, because callers are known."""
 
     @property
     def _shard(self) -> bytes:
-        """Which Notify database this is. Another one may have taken its place under the same address."""
+        """The id of the Notify database. Another one may have taken its place under the same address."""
         shard = self._incarnation.shard
         assert shard is not None, "a broker reads it before it answers"
         return shard.bytes
@@ -198,9 +201,10 @@ class NotifyApi:
         _check_items(count)
         if (usage := current_usage()) is not None:
             await usage.messages(count)
-        # Not before: a rule that is taken away while a request waits for its turn counts.
+        # After the wait for the user's rate: a rule that is taken away meanwhile must count.
         if request.half:
             require(SEND_GROUP, request.group)
+        # By topic and not for the request: messages to other topics in it are stored.
         denied = {batch.topic: refusal(SEND_TOPIC, batch.topic) for batch in request.batches}
         problems = await self._service.store_messages(
             group=request.group,
@@ -221,6 +225,7 @@ class NotifyApi:
             )
         commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
         _check_items(len(commit) + len(rollback) + len(unknown))
+        # The group counts only where callers are known: otherwise any caller could name any group.
         problems = await self._service.end_transactions(
             commit=commit, rollback=rollback, unknown=unknown, group=request.group if self._authenticates else ""
         )
@@ -242,9 +247,9 @@ class NotifyApi:
         return pb.RecallReply(results=[_RECALLS[kind] for kind in kinds])
 
     async def _recall_own(self, ids: Sequence[UUID], ns: Sequence[int], topic: str) -> Sequence[str]:
-        """As `recall`. Of messages in topics of others nothing is known, nor of those that came after the look.
+        """Recall the caller's own messages. Others, and those that came after the look-up, are answered as unknown.
 
-        topic: nor in others than this one; "": any.
+        topic: also those outside of this topic; "": any topic.
         """
         topics = await self._scheduled.topics_of(ids)
         own = [
@@ -260,6 +265,8 @@ class NotifyApi:
     async def receive(self, request: pb.ReceiveRequest, call: Receiving) -> pb.ReceiveReply:
         check_name("group", request.group)
         _check_client_id(request.client_id)
+        # The order below matters: the line is followed first, so that messages of a lost reply are ready again;
+        # outcomes come before `free`, which says that the consumer has settled all of a queue.
         asked_s = min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
         visibility_timeout_s = max(_VISIBILITY_TIMEOUT_S[0], asked_s)
         line = PollSequenceStep(request.line, request.received, request.call) if request.line else None
@@ -300,6 +307,8 @@ class NotifyApi:
                 [(QueueId(receipt.queue_id), receipt.epoch) for receipt in request.free],
             )
         handouts: Sequence[MessageBatch] = ()
+        # A stopping broker still takes outcomes, without which messages would be redelivered elsewhere; a call for
+        # messages alone is refused, so that the client asks another broker.
         if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
             raise BrokerUnavailable("this broker is closing: ask another one")
         if request.max_messages and not self._stopping.is_set():
@@ -321,8 +330,12 @@ class NotifyApi:
             )
             handouts = await self._delivery.receive(receive, call.connection)
             receipts = [handout.receipt for handout in handouts]
+            # Set before the bodies are opened, which may fail or be cancelled: the messages return at once instead of
+            # after the visibility timeout.
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)
             handouts, erased, damaged = await self._bodies.opened(handouts)
+            # Settled in the consumer's place: it could never read them, and they would expire and be retried for
+            # nothing.
             if erased or damaged:
                 await self._delivery.settle(request.group, request.client_id, erased, damaged)
         return pb.ReceiveReply(
@@ -336,7 +349,7 @@ class NotifyApi:
         )
 
     async def attach(self, call: Attached) -> None:
-        """A client's presence, until it ends it, or the broker stops."""
+        """Serve a client's presence, until it ends it, or the broker stops."""
         # Full when the client does not read: a check then fails with QueueFull, which counts as UNKNOWN.
         outgoing: asyncio.Queue[DueHalf] = asyncio.Queue(_CHECKS_WAITING_MAX)
         hello = await self._hello(call)
@@ -392,7 +405,7 @@ class NotifyApi:
         )
 
     async def _hello(self, call: Attached) -> pb.Hello:
-        first = await anext(call)  # it came with the call
+        first = await anext(call)  # it comes with the call
         if first.WhichOneof("kind") != "hello":
             raise ProtocolError("a client that attaches says Hello first")
         if first.hello.producer_group:
@@ -407,7 +420,7 @@ class NotifyApi:
         return first.hello
 
     async def _read(self, client: AttachedClient, call: Attached) -> None:
-        """Takes answers until the client ends its side. Raises what was wrong with a frame, if one was."""
+        """Take answers until the client ends its side. Raises the error of an invalid frame."""
         async for frame in call:
             if frame.WhichOneof("kind") == "check_answer":
                 answer = frame.check_answer
@@ -430,12 +443,14 @@ class NotifyApi:
         _check_items(len(ids))
         held = await self._halves.held(ids)
         for group in set(held.values()):
-            require(CHECK_GROUP, group)  # not left out: who is told that a transaction is decided purges its fence row
+            require(
+                CHECK_GROUP, group
+            )  # refused, not left out: a client that is told that a transaction is decided purges its fence row
         return pb.HeldReply(held=bytes_of_ids(held))
 
 
 def _group_of_producer(group: str) -> str:
-    """`group` if who attaches is one of its producers, else "": nobody is shown to operators under a group of others.
+    """Return `group` if the client is one of its producers, else "": no client is shown under a group of others.
 
     Not refused: a producer of plain messages needs a right on their topics only.
     """
@@ -465,6 +480,7 @@ def _receipt_pb(receipt: Receipt) -> pb.Receipt:
 
 
 def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
+    # One zip for all columns, in C, instead of a Python loop per message (decision 10).
     columns: Any = StoredRow._make(zip(*handout.rows, strict=True))
     return pb.DeliveredColumns(
         topic=handout.topic,
@@ -486,7 +502,7 @@ def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
 
 
 def _given(column: Sequence[T | None], none: T) -> list[T] | None:
-    """A column as the protocol has it: `none` in place of None, or left out."""
+    """Return a column in the protocol's form: `none` in place of None, or left out."""
     return [value or none for value in column] if any(column) else None
 
 

@@ -1,4 +1,4 @@
-"""The service Rules: which rules are well-formed, whose they are, and which one decides."""
+"""The service Rules: checks rules, finds those of a user, and decides on a question by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.wire.access.rules import ADMIN, ADMIN_RULES, ROLE, AccessDecision, Ri
 
 
 class RulesApi:
-    """The service Rules. live: takes each change before it is answered; other brokers hear of it soon."""
+    """The service Rules. live: applies each change before it is answered; other brokers apply it soon."""
 
     def __init__(self, rules: AccessRules, live: LiveAccess | None = None) -> None:
         self._rules = rules
@@ -22,6 +22,7 @@ class RulesApi:
         rules = RuleSet(await self._rules.list()).all
         if query.subject:
             subjects = {query.subject, *(ROLE + role for role in await self._roles_of(query.subject))}
+            # The rules of the role admin are not in the table, so that no change can remove them.
             built_in = ADMIN_RULES if ROLE + ADMIN in subjects else ()
             rules = (*built_in, *(rule for rule in rules if rule.subject in subjects))
         return RuleList(rules=rules)
@@ -50,7 +51,9 @@ class RulesApi:
 
     async def _decision(self, asked: Rule, roles: Sequence[str]) -> AccessDecision:
         rights = RuleSet(await self._rules.list()).rights_of(asked.subject, roles)
-        return rights.decide(*resolved(Right(asked.action, asked.kind), asked.pattern))  # of a prefix, its own prefixes
+        return rights.decide(
+            *resolved(Right(asked.action, asked.kind), asked.pattern)
+        )  # for a prefix, its own prefixes
 
     async def _roles_of(self, subject: str) -> Sequence[str]:
         return [] if subject.startswith(ROLE) else await self._rules.roles_of(subject)

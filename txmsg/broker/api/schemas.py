@@ -1,4 +1,4 @@
-"""The service Schemas: what topics' payloads look like, by version. Decides what is a schema, and who sees which."""
+"""The service Schemas: schemas of topics' payloads, by version. Decides on valid schemas, and on who sees which."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ class SchemasApi:
     async def register(self, request: RegisterSchema) -> SchemaRegistered:
         topic = check_name("topic", request.topic)
         schema = _checked(request)
+        # Created as by a send, where that is allowed: producers register before their first message.
         await self._ensure(topic)
         if await self._schemas.register(topic, request.version, request.content_type, schema, after=request.after):
             return SchemaRegistered(registered=True)
-        # Who may send to a topic need not have the right to list its schemas.
+        # All versions, without a check of names: a user who may send to a topic need not have the right to list its
+        # schemas.
         there = await self._schemas.list(SchemaQuery(topic=topic))
         return SchemaRegistered(registered=False, schemas=there.schemas)
 
@@ -53,7 +55,7 @@ class SchemasApi:
 
 
 def _checked(request: RegisterSchema) -> str:
-    """The schema as it is stored. Raises InvalidMessage."""
+    """Return the schema in its stored form. Raises InvalidMessage."""
     what = f"the schema of topic {request.topic!r}"
     if request.version <= request.after:
         raise InvalidMessage(f"version {request.version} of {what} must be above the latest one, {request.after}")
@@ -65,7 +67,7 @@ def _checked(request: RegisterSchema) -> str:
     try:
         text = json.dumps(request.schema, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         size_bytes = len(text.encode())
-    except (ValueError, RecursionError) as exc:  # what is no number, or half of a surrogate pair
+    except (ValueError, RecursionError) as exc:  # NaN or infinity, half of a surrogate pair, or too deep
         raise InvalidMessage(f"{what} cannot be stored as JSON, {exc}: give a JSON Schema") from exc
     if size_bytes > SCHEMA_SIZE_BYTES_MAX:
         raise InvalidMessage(f"{what} is {size_bytes} bytes long: at most {SCHEMA_SIZE_BYTES_MAX} are kept")

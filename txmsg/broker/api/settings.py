@@ -1,4 +1,4 @@
-"""The service Settings: what each may watch, and who has made a change."""
+"""The service Settings: limits what each client may watch, and names the author of a change."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class SettingsApi:
 
     async def watch(self, request: WatchSettings) -> WatchedSettings:
         if not all(prefix.startswith(_OF_CLIENTS) for prefix in request.prefixes):
+            # Settings of brokers may show paths and addresses, so they are for those who may see the cluster.
             require(DESCRIBE_CLUSTER, "")
         await self._settings.changed_from(request.version, request.wait_ms / 1000)
         settings = self._settings.stored(request.prefixes[:_PREFIXES_MAX])

@@ -1,4 +1,4 @@
-"""The service Topics: settings of topics, and what is in them. Decides what of it a caller may see."""
+"""The service Topics: settings of topics, and their contents. Decides what a caller may see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txmsg.wire.caller import may, names_for
 
 
 class TopicsApi:
-    """The service Topics. retention_s: of this broker, now."""
+    """The service Topics. retention_s: returns the broker's present setting."""
 
     def __init__(self, registry: TopicRegistry, topics: TopicAdministration, retention_s: Callable[[], float]) -> None:
         self._registry = registry
@@ -39,6 +39,7 @@ class TopicsApi:
 
     async def show(self, request: TopicName) -> TopicDetails:
         found = await self._topics.show(request.topic, retention_s=self._retention_s())
+        # Groups that the caller may not see are left out; the other figures count them.
         return replace(found, groups=[each for each in found.groups if may(DESCRIBE_GROUP, each.group)])
 
     async def settings(self, request: TopicName) -> TopicWithSettings:

@@ -1,4 +1,4 @@
-"""What may quote a message is shown to those who may read its topic: error texts of handlers."""
+"""Error texts of handlers, which may quote a message: shown only to callers who may read its topic."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ MessageT = TypeVar("MessageT", PendingRetry, DeadLetter)
 
 
 def error_of(topic: str, text: str | None) -> str:
-    """The text of an error of a message of this topic, or that it is withheld; "" if there is none."""
+    """Return the error text of a message of this topic, or that it is withheld; "" if there is none."""
+    # The broker's own text quotes nothing.
     if not text or text == EXPIRED or may(READ_TOPIC, topic):
         return text or ""
     return f"withheld, as it may quote the message: reading needs the right `read` on topic {topic}"
 
 
 def error_of_any(topics: Iterable[str], text: str) -> str:
-    """The same for an error of one of these topics; of any, if none is left."""
+    """Return an error text of one of these topics, or that it is withheld; without topics, of any topic."""
     told = (error_of(topic, text) for topic in list(topics) or ["*"])
     return next((each for each in told if each != text), text)
 
 
 def told(message: MessageT) -> MessageT:
-    """A message that failed, without the texts of errors that the caller may not read."""
+    """Return a failed message without the error texts that the caller may not read."""
     topic = message.topic
     failures = [replace(each, error=error_of(topic, each.error)) for each in message.failures]
     return replace(message, last_error=error_of(topic, message.last_error) or None, failures=failures)

@@ -3,11 +3,11 @@
     with EmbeddedPostgres() as postgres:
         print(postgres.url())
 
-Who runs what. Each process that uses the server holds a shared lock on `users.lock`. A *keeper*, a small process
-without an owner (`python -m txmsg.broker.embedded.keeper DIR`), starts PostgreSQL, tries to take the same lock
-exclusively, and stops PostgreSQL as soon as it succeeds. The kernel drops the lock of a process that ends in any way,
-SIGKILL included, so there are no counters to repair, no signal handlers and no exit hooks. A server that ends while it
-is used takes its keeper with it; each user that is `watched` notices that, and the first one starts both again.
+Each process that uses the server holds a shared lock on `users.lock`. A *keeper*, a small process without an owner
+(`python -m txmsg.broker.embedded.keeper DIR`), starts PostgreSQL, tries to take the same lock exclusively, and stops
+PostgreSQL as soon as it succeeds. The kernel drops the lock of a process that ends in any way, SIGKILL included, so no
+counters need repair, and neither signal handlers nor exit hooks are needed. When a server ends while it is used, its
+keeper ends too; each user that is `watched` notices that, and the first one starts both again.
 
     DIR/start.lock    exclusive while a process looks for the keeper, and starts one
     DIR/users.lock    shared by each user; exclusive by a keeper that is stopping
@@ -23,10 +23,10 @@ who connects: no other user of the machine can, so no password is needed. Lines 
 belong in DIR/cluster/pg_hba_own.conf.
 
 PostgreSQL refuses to run as root. Started by root, its programs run as the owner of the cluster, else as a user that
-nothing else has (docs/decisions/0099), without any capability. A clone or a home closed to others (/root) works as it
-is: no permission is changed. PostgreSQL is told its working directory in place of a path. What must be reached by a
-path lies elsewhere: the socket in /run, and a copy of the programs in /var/cache/txmsg where those of the wheel are out
-of reach. The server's user could replace any file of the cluster by a link: root uses none of its paths.
+nothing else has (decision 99), without any capability. A clone or a home closed to others (/root) works as it
+is: no permission is changed. PostgreSQL is told its working directory in place of a path. Files that must be reached by
+a path are elsewhere: the socket in /run, and a copy of the programs in /var/cache/txmsg where those of the wheel are
+out of reach. The server's user could replace any file of the cluster by a link: root uses none of its paths.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""One PostgreSQL cluster: created, configured, started, stopped. Knows not who uses it."""
+"""One PostgreSQL cluster: created, configured, started, stopped. Does not know its users."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _INITDB_ACCESS: Final = frozenset(
     for database in ("all", "replication")
     for kind, address in (("local", ""), ("host", "127.0.0.1/32 "), ("host", "::1/128 "))
 )
-"""What initdb wrote into pg_hba.conf for the versions before."""
+"""The lines that initdb wrote into pg_hba.conf in earlier versions."""
 _SHARED_MEMORY_LINE: Final = 6
-"""Of postmaster.pid: key and id of the shared memory."""
+"""The line of postmaster.pid with key and id of the shared memory."""
 
 SETTINGS: Final = {
     # Durable, and readable by the tailer.
@@ -52,7 +52,7 @@ SETTINGS: Final = {
     "wal_level": "logical",
     "max_wal_senders": "10",
     "max_replication_slots": "10",
-    "max_slot_wal_keep_size": "4GB",  # a forgotten slot is lost rather than the disk
+    "max_slot_wal_keep_size": "4GB",  # better to lose a forgotten slot than to fill the disk
     # For 2 cores.
     "shared_buffers": "256MB",
     "effective_cache_size": "1GB",
@@ -63,13 +63,13 @@ SETTINGS: Final = {
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
     "random_page_cost": "1.1",
-    # Long ways between checkpoints: each makes the next write of every page a full one.
+    # Checkpoints are far apart: after each one the next write of every page is a full page in the log.
     "min_wal_size": "512MB",
     "max_wal_size": "4GB",
     "checkpoint_timeout": "15min",
     "wal_compression": "on",
     "wal_buffers": "16MB",
-    # The half table lives by insert and delete: vacuum it early, a little at a time.
+    # Rows of the half table are inserted and deleted all the time: vacuum it early, a little at a time.
     "autovacuum_naptime": "10s",
     "autovacuum_vacuum_scale_factor": "0.05",
     "autovacuum_analyze_scale_factor": "0.05",
@@ -77,17 +77,20 @@ SETTINGS: Final = {
     "autovacuum_vacuum_cost_limit": "1000",
     # Reached through one unix socket.
     "listen_addresses": "",
-    "unix_socket_permissions": "0777",  # the directory is what is closed
+    "unix_socket_permissions": "0777",  # access is restricted by the directory
     "log_min_messages": "warning",
     "log_line_prefix": "%m [%p] %d ",
     "log_checkpoints": "off",
     "timezone": "UTC",
 }
-"""What `txmsg.conf` in the cluster says. Written at each start; `ALTER SYSTEM` overrides it."""
+"""The contents of `txmsg.conf` in the cluster. Written at each start; `ALTER SYSTEM` overrides it."""
 
 
 def create_cluster(place: DataDirectory) -> None:
-    """Creates the cluster unless it exists. One that `nobody` ran becomes that of a user of its own. No server runs."""
+    """Create the cluster unless it exists. No server runs.
+
+    A cluster that `nobody` ran is given to a user of its own.
+    """
     if (place.cluster / "PG_VERSION").exists():
         if os.geteuid() == 0 and (place.server_uid == 0 or place.is_run_by_nobody):
             _give_to_own_user(place)
@@ -96,7 +99,7 @@ def create_cluster(place: DataDirectory) -> None:
     author = _author(user)
     if place.cluster_new.exists():
         shutil.rmtree(place.cluster_new)
-    # By way of another name: a cluster that initdb did not finish is never taken for one.
+    # Under another name first: a cluster that initdb did not finish is never taken for a complete one.
     new = place.cluster_new
     new.mkdir(mode=0o700)
     if author is not None:
@@ -122,15 +125,19 @@ def create_cluster(place: DataDirectory) -> None:
 
 
 def start_server(place: DataDirectory) -> int:
-    """The cluster and the directory of the socket exist. Returns how many access lines do not apply any more."""
+    """Start the server. Returns the number of access lines that do not apply any more.
+
+    The cluster and the directory of the socket must exist.
+    """
     user = user_of(place.server_uid) if os.geteuid() == 0 else None
     programs = programs_for(user)
     settings = SETTINGS | {"unix_socket_directories": f'"{place.socket_dir}"'.replace("'", "''")}
     with contents_of(place.cluster) as cluster:
         cluster.write("txmsg.conf", "".join(f"{name} = '{value}'\n" for name, value in settings.items()).encode())
         lost = _write_access(cluster, place.server_uid)
-        # Nobody runs here (keeper.lock is ours): the pid in a leftover may be another program's by now, or a zombie's,
-        # and PostgreSQL would refuse to start. It still notices by its shared memory if old server processes are about.
+        # No server runs, as keeper.lock is held here: the pid in a leftover file may belong to another program or a
+        # zombie by now, and PostgreSQL would refuse to start. It still finds old server processes by their shared
+        # memory.
         cluster.remove("postmaster.pid")
     deadline = time.monotonic() + START_S_MAX
     while True:
@@ -144,7 +151,7 @@ def start_server(place: DataDirectory) -> int:
                 return lost
             log.seek(start_size_bytes)
             said = log.read().decode(errors="replace")
-        # The processes of a server that was killed take a moment to notice; they hold its shared memory until then.
+        # The processes of a killed server take a moment to notice it, and hold its shared memory until then.
         if "shared memory block" not in said or time.monotonic() > deadline:
             tail = "\n".join(said.splitlines()[-8:])
             raise StorageError(f"PostgreSQL does not start in {place.cluster}; {place.log} ends with\n{tail}")
@@ -160,7 +167,7 @@ def await_ready(place: DataDirectory) -> None:
 
 
 def _author(user: OtherUser | None) -> OtherUser | None:
-    """Who runs initdb, which needs a user with a name, in place of this user or of root.
+    """Return the user that runs initdb, which needs a user with a name, in place of this user or of root.
 
     `nobody` with a group of its own: other processes of `nobody` cannot attach to a process of another group, nor enter
     its working directory, and no path leads there.
@@ -176,7 +183,10 @@ def _author(user: OtherUser | None) -> OtherUser | None:
 
 
 def _give_to_own_user(place: DataDirectory) -> None:
-    """After what a server that was killed has left is gone: PostgreSQL would not recognise it under another user."""
+    """Give the cluster to a new user, when the processes of a killed server have ended.
+
+    PostgreSQL would not recognise their shared memory under another user.
+    """
     old_uid = place.server_uid
     with contents_of(place.cluster) as cluster:
         require_on_one_disk(cluster.fd)
@@ -186,7 +196,7 @@ def _give_to_own_user(place: DataDirectory) -> None:
 
 
 def _await_end_of(postmaster_pid: bytes) -> None:
-    """Returns when no process is attached to the shared memory that this file names, or it cannot be told."""
+    """Return when no process is attached to the shared memory that this file names, or if that is unknown."""
     deadline = time.monotonic() + START_S_MAX
     with suppress(FileNotFoundError, IndexError, ValueError):
         shared_memory = int(postmaster_pid.splitlines()[_SHARED_MEMORY_LINE].split()[1])
@@ -198,13 +208,13 @@ def _await_end_of(postmaster_pid: bytes) -> None:
 
 
 def _write_access(cluster: Contents, server_uid: int) -> int:
-    """Lets in this user, the server's, and root: the kernel tells the server who connects.
+    """Allow this user, the server's user, and root: the kernel tells the server who connects.
 
-    Returns how many lines of the version before do not apply any more: those that initdb did not write.
+    Returns the number of lines of an earlier version that do not apply any more: those that initdb did not write.
     """
     lost = 0
     names = dict.fromkeys(name_of(uid) for uid in (0, server_uid, os.geteuid()))
-    # A user without a name cannot be told by it; the directory of the socket is closed to others all the same.
+    # `peer` needs a user's name. Without one, the directory of the socket is still closed to others.
     method = "peer map=txmsg" if name_of(os.geteuid()) is not None else "trust"
     with suppress(FileNotFoundError):
         before = cluster.read("pg_hba.conf").decode(errors="replace")
@@ -212,7 +222,7 @@ def _write_access(cluster: Contents, server_uid: int) -> int:
             lines = (" ".join(line.partition("#")[0].split()) for line in before.splitlines())
             lost = sum(bool(line) and line not in _INITDB_ACCESS for line in lines)
             cluster.rename("pg_hba.conf", "pg_hba.conf.before")
-    if _OWN_ACCESS not in cluster.names():  # else the server's log would say at each start that it is missing
+    if _OWN_ACCESS not in cluster.names():  # else the server logs at each start that it is missing
         cluster.write(_OWN_ACCESS, b"")
     cluster.write("pg_hba.conf", f"{_ACCESS}local all all {method}\nlocal replication all {method}\n".encode())
     users = "".join('txmsg "{}" all\n'.format(name.replace('"', '""')) for name in names if name is not None)
@@ -221,7 +231,7 @@ def _write_access(cluster: Contents, server_uid: int) -> int:
 
 
 def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
-    """What a program that runs in this directory is told as its data directory.
+    """Return the data directory as a program that runs in it is told.
 
     PostgreSQL stays in it, so another user reaches it by the working directory that it was given, even where the
     directories above are closed to this user.

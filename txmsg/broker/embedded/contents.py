@@ -1,7 +1,7 @@
-"""Files of a directory that another user owns, as root reads and writes them: by its descriptor, following no link.
+"""Files of a directory that another user owns, as root reads and writes them: by descriptor, following no link.
 
-The owner can replace each name in it by a link at any moment. A path through the directory, or a file that is opened
-under its name to be written, would have root write where the owner wants.
+The owner can replace each name in it by a link at any moment. With a path through the directory, or a file opened by
+its name for writing, root would write where the owner wants.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Contents:
     fd: int
 
     def read(self, name: str) -> bytes:
-        """The first MiB of a regular file; of anything else nothing. Raises FileNotFoundError and other OSErrors."""
+        """Return the first MiB of a regular file; b"" for anything else.
+
+        Raises FileNotFoundError and other OSErrors.
+        """
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         except OSError as exc:
@@ -43,7 +46,7 @@ class Contents:
             os.close(fd)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replaces a file by a new one, which belongs to the directory's owner. It is on disk when this returns."""
+        """Replace a file by a new one, which belongs to the directory's owner. On disk on return."""
         owner = os.fstat(self.fd)
         beside = f"{name}.{secrets.token_hex(8)}"
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
@@ -61,11 +64,11 @@ class Contents:
             raise
 
     def sync(self) -> None:
-        """Puts the names on disk."""
+        """Write the names to disk."""
         os.fsync(self.fd)
 
     def remove(self, name: str) -> None:
-        """Idempotent."""
+        """Remove a file. Idempotent."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 
@@ -73,13 +76,13 @@ class Contents:
         return os.listdir(self.fd)
 
     def rename(self, name: str, new_name: str) -> None:
-        """Its contents are not read: what is linked there may be a file that only root reads."""
+        """Rename a file without reading it: it may be a link to a file that only root may read."""
         os.rename(name, new_name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
 
 @contextmanager
 def contents_of(directory: Path) -> Iterator[Contents]:
-    """The directory must be named by a path that its owner cannot change."""
+    """Open a directory. Its path must be one that its owner cannot change."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Contents(fd)

@@ -20,11 +20,11 @@ from txmsg.errors import StorageError
 
 _LOG_BYTES_MAX: Final = 8 * 1024 * 1024
 _STEPS: Final = 20
-"""After so many it is made sure that the process is still that of the server."""
+"""Steps after which the process is checked to be still the server's."""
 
 
 def keep_server(root: Path) -> None:
-    """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when it is no longer used."""
+    """Start PostgreSQL, release the caller, and stop PostgreSQL when it is not used any more."""
     place = DataDirectory(root)
     keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -35,9 +35,9 @@ def keep_server(root: Path) -> None:
         if lost := start_server(place):
             print(lost, flush=True)  # the caller logs it
     else:
-        await_ready(place)  # its keeper was killed: this one adopts it
+        await_ready(place)  # its keeper was killed, and this one adopts it
     if os.fork() != 0:
-        os._exit(0)  # the caller reads: ready. The locks live on in the child.
+        os._exit(0)  # the caller reads that it is ready; the locks live on in the child
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -55,7 +55,7 @@ def keep_server(root: Path) -> None:
 
 
 def _is_left_by_all(users_fd: int, server_pid: int) -> bool:
-    """Whether the server is no longer used; False after a while, and as soon as the server ends."""
+    """Return True if the server is not used any more; False after a while, and as soon as the server ends."""
     for _ in range(_STEPS):
         try:
             fcntl.flock(users_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,9 +68,9 @@ def _is_left_by_all(users_fd: int, server_pid: int) -> bool:
 
 
 def _has_ended(pid: int, *, within_s: float) -> bool:
-    """Whether the process ends in this time. True after it where that cannot be told so: the caller looks."""
+    """Return True if the process ends within this time, or if that cannot be observed: the caller checks."""
     try:
-        fd = os.pidfd_open(pid)  # to look for it in /proc at each step would keep a core a hundredth busy for ever
+        fd = os.pidfd_open(pid)  # polling /proc at each step would cost 1 % of a core all the time
     except ProcessLookupError:
         return True
     except (AttributeError, OSError):  # not Linux, or a sandbox that does not let this through
@@ -83,18 +83,18 @@ def _has_ended(pid: int, *, within_s: float) -> bool:
 
 
 def _prepare(place: DataDirectory) -> None:
-    """Makes the log, with the permissions that it needs. The server writes to it by the descriptor that it is given."""
+    """Create the log with its permissions. The server writes to it by a descriptor that it is given."""
     place.root.chmod(0o700)
     if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
         place.log.replace(place.log.with_name("postgres.log.1"))
     place.log.touch(mode=0o600)
     if os.geteuid() == 0:
-        change_owner(place.log, 0, -1)  # the version before gave it to `nobody`
+        change_owner(place.log, 0, -1)  # an earlier version gave it to `nobody`
 
 
 def _prepare_socket(place: DataDirectory) -> None:
-    """Makes the directory of the socket, or takes the one that an earlier start of this server has left."""
-    place.socket_file.unlink(missing_ok=True)  # of a server that was killed: what can be written may have changed
+    """Create the directory of the socket, or take over the one that an earlier start of this server has left."""
+    place.socket_file.unlink(missing_ok=True)  # of a killed server: other directories may be writable now
     directory = place.socket_dir
     try:
         with suppress(FileExistsError):

