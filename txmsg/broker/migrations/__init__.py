@@ -11,10 +11,10 @@ DIRECTORY = Path(__file__).parent
 
 
 def revisions() -> Sequence[str]:
-    """All that this release has, oldest first."""
+    """Return all revisions that this release has, oldest first."""
     return of_directory.revisions(DIRECTORY)
 
 
 def statements_of(revision: str) -> Sequence[str]:
-    """What brings a database to a revision from the one before it."""
+    """Return the statements that bring a database to a revision from the one before it."""
     return of_directory.sql_files(DIRECTORY, revision)

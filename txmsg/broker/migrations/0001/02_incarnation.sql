@@ -1,7 +1,7 @@
 -- The incarnation of the Notify database. A database can go back: a crash takes the last asynchronous commits, a
--- promoted standby may lack a tail, a backup is restored, a database is dropped and created from a copy. What a broker
--- keeps in memory may then name queues, producers and offsets that do not exist, or that mean others by now. So all of
--- it is valid for one incarnation, which each batch, cursor write and heartbeat verifies in its own transaction.
+-- promoted standby may lack a tail, a backup is restored, a database is dropped and created from a copy. The memory of
+-- a broker may then name queues, producers and offsets that do not exist, or that mean others by now. So all of it is
+-- valid for one incarnation, which each batch, cursor write and heartbeat verifies in its own transaction.
 --
 -- A crash and a promotion empty an unlogged table. A cold copy and a dump keep it: these differ in the server's start
 -- or the database's oid. On a hot standby it cannot be read (0A000).
@@ -12,15 +12,15 @@ create unlogged table txmsg.incarnation (
     database oid not null
 );
 
--- The current incarnation; null: it has not begun yet.
+-- The current incarnation; null: none has begun yet.
 create function txmsg.current_incarnation() returns uuid language sql stable as $$
     select i.id from txmsg.incarnation i join pg_database d on d.oid = i.database
      where i.only_row and i.server_started_at = pg_postmaster_start_time() and d.datname = current_database()
 $$;
 
--- The current incarnation, begun if need be.
+-- Returns the current incarnation, and begins it if there is none.
 --
--- Epochs go back with the database, and clients refuse what comes under a lower one than they have seen. So those of an
+-- Epochs go back with the database, and clients refuse messages under a lower one than they have seen. So those of an
 -- incarnation begin at the milliseconds since 1970: above all of an earlier one, unless it raised them a thousand times
 -- a second.
 create function txmsg.begin_incarnation() returns uuid language plpgsql as $$
@@ -44,8 +44,8 @@ begin
     return v_id;
 end $$;
 
--- Raises TX007 unless this is the current incarnation: then what the caller has in memory is void, and it starts again
--- from what is stored. The detail is the id given. As a condition of a statement it is evaluated once, before all else.
+-- Raises TX007 unless this is the current incarnation: then the caller's memory is invalid, and it starts again from
+-- the stored state. The detail is the id given. As a condition of a statement it is evaluated once, before all else.
 create function txmsg.require_incarnation(p_incarnation uuid) returns boolean language plpgsql stable as $$
 begin
     if txmsg.current_incarnation() is distinct from p_incarnation then

@@ -5,7 +5,7 @@ create table txmsg.topic (
     name text collate "C" not null unique check (length(name) between 1 and 127),
     queue_count int not null check (queue_count between 1 and 1024),
     created_at timestamptz not null default now(),
-    -- The user who has created it, whose number of topics may be limited; null: without authentication.
+    -- The user who has created it, whose number of topics may be limited; null: created without authentication.
     created_by text collate "C" check (length(created_by) between 1 and 127),
     -- Messages enter the first write_queues, and are delivered from the first read_queues. null: all queue_count.
     write_queues int check (write_queues between 1 and queue_count),
@@ -16,30 +16,29 @@ create table txmsg.topic (
     permission smallint not null default 6 check (permission in (0, 2, 4, 6)),
     durability text collate "C" not null default 'sync'
         check (durability in ('replicated', 'sync', 'async', 'memory')),
-    -- What happens to messages older than retention_max_s that a group has not passed.
+    -- The fate of messages older than retention_max_s that a group has not read.
     unread text collate "C" not null default 'keep' check (unread in ('keep', 'drop')),
-    -- The type of the messages that it takes: sent by a transaction, to be delivered later, with an ordering key, or none
-    -- of these.
+    -- The type of the messages that it accepts: sent by a transaction, delayed, with an ordering key, or none of these.
     message_type text collate "C" not null default 'any'
         check (message_type in ('any', 'normal', 'fifo', 'delay', 'transaction')),
-    -- Messages per second that brokers take, each on its own; null: no limit.
+    -- Messages per second that brokers accept, each on its own; null: no limit.
     send_rate_max float8 check (send_rate_max > 0),
-    -- Rises with each change, so that brokers see it.
+    -- Rises with each change, by which brokers notice it.
     version bigint not null default 0,
-    -- When brokers were last told to send elsewhere: what they must not write to any more is touched only later.
+    -- When the queues that brokers send to last changed: queues that they must not use any more are changed only later.
     write_changed_at timestamptz not null default now(),
-    -- Since when what happens to its messages is journaled; null: it is not.
+    -- Since when events of its messages are journaled; null: they are not.
     journal_since timestamptz,
-    -- From when on bodies are stored encrypted, with a key each that is kept for body_keys_kept_s; null: they are not.
+    -- From when on bodies are stored encrypted, each with a key that is kept for body_keys_kept_s; null: they are not.
     erasable_since timestamptz,
     body_keys_kept_s float8 check (body_keys_kept_s > 0),
     check ((erasable_since is null) = (body_keys_kept_s is null))
 );
 create index topic_durability on txmsg.topic (durability) where durability <> 'sync';
--- What batches look for first: topics with which they have more to do than with others.
+-- Batches read this index first: it has the topics that need more work than others.
 create index topic_special on txmsg.topic (id) where durability <> 'sync' or journal_since is not null;
 
--- What the payloads of a topic look like, by the version that messages name. Clients decide what may be added.
+-- The schemas of a topic's payloads, by the version that messages name. Clients decide which may be added.
 create table txmsg.topic_schema (
     topic_id int not null references txmsg.topic,
     version int not null check (version > 0),
@@ -58,7 +57,7 @@ create table txmsg.queue (
     unique (topic_id, number)
 );
 
--- Whether two queues are of one topic. They differ for a repeat when the topic has got more queues meanwhile.
+-- Returns true if two queues belong to one topic. They differ for a repeat if the topic got more queues meanwhile.
 create function txmsg.same_topic(p_queue int, p_other int) returns boolean language sql stable as $$
     select p_queue = p_other or (select count(distinct q.topic_id) from txmsg.queue q where q.id in (p_queue, p_other)) < 2
 $$;

@@ -13,8 +13,8 @@ create table txmsg.body_key (
 );
 create index body_key_expires on txmsg.body_key (expires_at);
 
--- Stores keys where there are none yet; what is stored then. Keys that were there are kept for as long as new ones: a
--- message may be sent again when its first copy is no longer stored.
+-- Stores keys where none are stored yet, and returns the stored ones. Existing keys are kept for as long as new ones: a
+-- message may be sent again when its first copy is not stored any more.
 --
 -- The commit does not wait for the disk: the batch with the messages does, and its end in the write-ahead log comes
 -- after this one's.

@@ -1,6 +1,6 @@
--- Half messages, who sends them, and when they are checked.
+-- Half messages, their producers, and the times of their checks.
 
--- Who sends half messages, and which fence can answer for them. Few rows; halves carry the id.
+-- The producer groups of half messages, each with the fence that can answer for them. Few rows; halves carry the id.
 create table txmsg.producer (
     id int generated always as identity primary key,
     group_name text collate "C" not null check (length(group_name) between 1 and 127),
@@ -8,7 +8,7 @@ create table txmsg.producer (
     unique nulls not distinct (group_name, fence_id)
 );
 
--- When halves of a producer group are checked, where that differs from the brokers' settings. null: as they say.
+-- The check settings of producer groups that differ from the brokers' settings. null: the brokers' setting applies.
 create table txmsg.check_policy (
     group_name text collate "C" primary key check (length(group_name) between 1 and 127),
     first_check_s float8 check (first_check_s >= 0),
@@ -41,7 +41,7 @@ create table txmsg.half_message (
     decided boolean not null default false,
     decided_by smallint,
     deliver_at timestamptz,
-    -- After storing, where that is how deliver_at came about.
+    -- The delay after storing, if that is how deliver_at was given.
     deliver_after interval,
     primary key (transaction_id, n),
     -- Few constraints, because PostgreSQL reads and compiles the text of each for each statement.
@@ -59,7 +59,7 @@ create table txmsg.half_message (
 create sequence txmsg.half_order;
 create index half_message_next_check_at on txmsg.half_message (next_check_at) where next_check_at is not null;
 create index half_message_parked on txmsg.half_message (transaction_id) where parked_reason is not null;
--- Two indexes, so that finding what a message waits for does not pass over what waits with it.
+-- Two indexes, so that finding the message that holds others back does not read over those that wait with it.
 create index half_message_undecided on txmsg.half_message (queue, ordering_key, order_seq)
     where ordering_key is not null and not decided;
 create index half_message_held_back on txmsg.half_message (queue, ordering_key, order_seq) where decided;

@@ -24,8 +24,8 @@ create table txmsg.segment_base (
     primary key (segment, queue)
 );
 
--- Where a queue goes on with earlier times than before, because the clock was set back: from each of these offsets to
--- the next stored_at only rises. See offset_at.
+-- Offsets from which a queue's times are earlier than before, because the clock was set back: from each of these
+-- offsets to the next stored_at only rises. See offset_at.
 create table txmsg.clock_step (
     segment int not null references txmsg.segment on delete cascade,
     queue int not null,
@@ -89,8 +89,8 @@ create table txmsg.scheduled (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_cost_delay = 0);
 create index scheduled_deliver_at on txmsg.scheduled (deliver_at);
 
--- The offset at which a queue begins, as far as it is kept. Of a queue in memory that a crash has emptied: above all
--- that it gave out before.
+-- The first offset of a queue that is kept. For a queue in memory that a crash has emptied it is above all offsets that
+-- it has given out before.
 create function txmsg.first_kept(p_queue int) returns bigint language sql stable as $$
     select coalesce((select b.base from txmsg.segment_base b
                       where b.queue = p_queue

@@ -1,9 +1,8 @@
--- The journal: what happens to messages of topics that have one, and no other table keeps. For people only: nothing
--- depends on it.
+-- The journal: events of messages of topics that have one, as far as other tables do not keep them. For people only: no
+-- other part depends on it.
 
--- In partitions of the segments of messages: an entry is written into the segment that is open, so it is kept at least
--- as long as the message is that it tells of, and goes with later ones. Indexes are partial, as each entry has one of
--- both keys.
+-- In partitions of the segments of messages: an entry is written into the open segment, so it is kept at least as long
+-- as its message, and dropped with later ones. Indexes are partial, as each entry has one of both keys.
 create sequence txmsg.journal_seq;
 create table txmsg.journal (
     segment int not null,
@@ -12,34 +11,34 @@ create table txmsg.journal (
     at timestamptz not null,
     -- As JournalEntry of administration/messages.py says.
     event text collate "C" not null,
-    -- Of a message that may not be in its queue yet, or of a transaction (n 0).
+    -- For a message that may not be in its queue yet, or a transaction (n 0).
     transaction_id uuid,
     n smallint,
-    -- Of messages in their queue: consecutive offsets, at most 1024, to which the same happened at once.
+    -- For messages in their queue: consecutive offsets, at most 1024, with the same event at the same time.
     queue int,
     first_offset bigint,
     last_offset bigint,
     group_name text collate "C",
-    -- Which client or broker did it; of an outcome: client, check or person.
+    -- The client or broker that did it; for an outcome: client, check or person.
     actor text collate "C",
     attempt int,
     detail text collate "C",
     until timestamptz,
-    -- Of lost: how many entries.
+    -- For lost: the number of entries.
     entries bigint
 ) partition by list (segment);
 create index journal_transaction on txmsg.journal (transaction_id) where transaction_id is not null;
 create index journal_offset on txmsg.journal (queue, first_offset) where first_offset is not null;
 create index journal_lost on txmsg.journal (at) where event = 'lost';
 
--- Those of the queues that have a journal; null: none.
+-- Returns those of the queues that have a journal; null: none.
 create function txmsg.journaled(p_queues int[]) returns int[] language plpgsql stable as $$
 begin  -- as the functions below not one of SQL, which would be planned with each call
     return (select array_agg(q.id) from txmsg.queue q join txmsg.topic t on t.id = q.topic_id
              where t.journal_since is not null and q.id = any(p_queues));
 end $$;
 
--- Notes the half messages that this transaction has stored, of those named, in these queues.
+-- Notes those of the named half messages that this transaction has stored in these queues.
 create function txmsg.journal_halves(p_segment int, p_queues int[], p_ids uuid[]) returns void language plpgsql as $$
 begin
     insert into txmsg.journal (segment, at, event, transaction_id, n, group_name)
@@ -49,7 +48,8 @@ begin
      order by h.transaction_id, h.n;
 end $$;
 
--- Notes the outcomes of transactions that are undecided, before their rows go. The caller holds the locks of queues.
+-- Notes the outcomes of undecided transactions, before their rows are deleted. The caller holds the locks of the
+-- queues.
 create function txmsg.journal_outcomes(
     p_segment int, p_queues int[], p_commit uuid[], p_rollback uuid[], p_by_check uuid[], p_by_person uuid[]
 ) returns void language plpgsql as $$

@@ -1,19 +1,18 @@
 -- Topics of durability memory. Their messages are not in PostgreSQL's log: a crash takes all of them, an orderly stop
--- none. They are in partitions of `message` of their own: segment -N, the table memory_N, beside N, the table
--- message_N; made where there are such topics. Undecided, delayed and rolled back transactions are in logged tables,
--- whatever their topics are.
+-- none. They are in separate partitions of `message`: segment -N, the table memory_N, beside segment N, the table
+-- message_N; made only if such topics exist. Undecided, delayed and rolled back transactions of all topics are in
+-- logged tables.
 --
--- Offsets that were given out once are not given out again, because cursors, retries and dead letters outlive a crash:
--- a queue that has lost its messages goes on 2^40 above where the open segment began, and that is where it begins now.
--- A segment holds fewer messages.
+-- Offsets are never given out twice, because cursors, retries and dead letters outlive a crash: a queue that has lost
+-- its messages continues 2^40 above the start of the open segment, and begins there. A segment holds fewer messages.
 
--- The queues in memory that hold all that entered them. Unlogged, as their messages are: a crash of PostgreSQL empties
--- both, and a queue in memory that is missing here has lost its messages (memory_end).
+-- The queues in memory that hold everything that entered them. Unlogged, as their messages are: a crash of PostgreSQL
+-- empties both, and a queue in memory that is missing here has lost its messages (memory_end).
 create unlogged table txmsg.memory_queue (
     queue int primary key references txmsg.queue on delete cascade
 );
 
--- Makes the place for messages in memory beside a segment, if there are such topics. Under lock 7703.
+-- Makes the partition for messages in memory of a segment, if such topics exist. Under lock 7703.
 create function txmsg.add_memory(p_segment int) returns void language plpgsql as $$
 begin
     if to_regclass('txmsg.memory_' || p_segment) is not null
@@ -25,8 +24,8 @@ begin
     execute format('alter table txmsg.message attach partition txmsg.memory_%s for values in (-%1$s)', p_segment);
 end $$;
 
--- The queues of a topic are in memory from now on; none of them has ever had a message. Those that it gets later are
--- noted by a trigger.
+-- Notes that the queues of a topic are in memory from now on; none of them has ever had a message. A trigger notes
+-- those that it gets later.
 create function txmsg.begin_memory(p_queues int[]) returns void language plpgsql as $$
 begin
     perform pg_advisory_xact_lock(7703, 0);
@@ -43,8 +42,8 @@ end $$;
 create trigger new_queue_in_memory after insert on txmsg.queue
     for each row execute function txmsg.note_memory_queue();
 
--- The offset after the last of a queue in memory. One that has lost its messages starts over; its groups with it.
--- The caller holds the lock of the queue.
+-- Returns the offset after the last message of a queue in memory. A queue that has lost its messages starts over, with
+-- its groups. The caller holds the lock of the queue.
 create function txmsg.memory_end(p_segment int, p_queue int) returns bigint language plpgsql as $$
 declare
     v_end bigint;
@@ -71,7 +70,7 @@ begin
     return v_end;
 end $$;
 
--- Lets the queues that have lost their messages start over, so that no group waits for what is gone. How many did.
+-- Restarts the queues that have lost their messages, so that no group waits for lost ones. Returns their number.
 create function txmsg.look_after_memory() returns int language plpgsql as $$
 declare
     v_lost int[];

@@ -25,8 +25,8 @@ begin
     return v_id;
 end $$;
 
--- Closes segment p_from and opens the one made ahead. Returns the open segment, whichever broker opened it. A queue in
--- memory that has lost its messages keeps its base here, and starts over above that.
+-- Closes segment p_from and opens the one made ahead. Returns the open segment, also if another broker opened it. A
+-- queue in memory that has lost its messages keeps its base here, and starts over above that.
 create function txmsg.rotate(p_from int) returns int language plpgsql as $$
 declare
     v_open int;

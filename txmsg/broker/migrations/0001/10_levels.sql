@@ -1,4 +1,4 @@
--- How safely a batch is committed. The session's synchronous_commit is `local`.
+-- The durability of a batch's commit. The session's synchronous_commit is `local`.
 
 -- Sets synchronous_commit for the transaction under way, by the strongest durability of the topics of these queues:
 --   replicated   on: the commit waits for the synchronous standbys that the server names

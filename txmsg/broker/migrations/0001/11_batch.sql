@@ -4,7 +4,7 @@
 -- No condition on rows of transactions may imply that of half_message_undecided or half_message_held_back: with
 -- statistics that say "empty" the planner would read one of these as a whole (ran: 25,000 pages a batch).
 
--- Of halves that were not stored because their ids are there: which were stored with another content.
+-- Of halves that were not stored because their ids exist: returns those that were stored with another content.
 create function txmsg.other_halves(
     p_id uuid[], p_n smallint[], p_queue int[], p_producer int[], p_key text[], p_tag text[], p_headers bytea[],
     p_body bytea[], p_ordering_key text[], p_deliver_at timestamptz[], p_deliver_after_us bigint[]
@@ -28,7 +28,7 @@ begin
         or not txmsg.same_topic(u.queue, s.queue);
 end $$;
 
--- The same of plain messages, wherever they are by now.
+-- The same for plain messages, in any table that they may be in by now.
 create function txmsg.other_messages(
     p_segment int, p_previous int, p_memory_open int, p_memory_previous int,
     p_id uuid[], p_n smallint[], p_queue int[], p_key text[], p_tag text[], p_headers bytea[], p_body bytea[],
@@ -58,7 +58,8 @@ begin
         or not txmsg.same_topic(u.queue, s.queue);
 end $$;
 
--- Of commits (else of rollbacks) that were not all applied: conflict, expired or busy for each that does not stand.
+-- Of commits (else of rollbacks) that were not all applied: returns conflict, expired or busy for each that is not
+-- final.
 create function txmsg.refused_outcomes(
     p_segment int, p_previous int, p_memory_open int, p_memory_previous int, p_id uuid[], p_are_commits boolean
 ) returns table (kind text, id uuid, queue int, queue_offset bigint) language plpgsql as $$
@@ -84,9 +85,9 @@ begin
      where not case when p_are_commits then o.committed else o.rolled_back end;
 end $$;
 
--- Of ordering keys that a batch touches: which stay blocked by a half that is undecided, and which transactions go on:
--- those that it commits (p_commit), and what waits since it was committed, up to as much as one batch moves. held_ids:
--- transactions whose keys are free, and of which more waits than that.
+-- Of the ordering keys that a batch touches: returns those that an undecided half still blocks, and the transactions
+-- that may enter their queues: those that the batch commits (p_commit), and those that wait since they were committed,
+-- up to as many as one batch moves. held_ids: transactions whose keys are free, with more waiting than that.
 create function txmsg.free_of_keys(
     p_queues int[], p_keys text[], p_commit uuid[],
     out blocked_queues int[], out blocked_keys text[], out free_ids uuid[], out free_seqs bigint[], out held_ids uuid[]
@@ -140,12 +141,12 @@ begin
 end $$;
 
 -- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
--- '{}'. p_half_first_check_ms: how long after now a half is first checked; 0: as its producer group says, else after
--- p_first_check. p_decided_by: who decided each commit, and then each rollback: 1 the client, 2 a check, 3 a person.
--- '{}': the client all of them. p_end_group: the producer group that each commit, rollback and check must be of, in
--- this order; null: any; '{}': any for all. A transaction of another group counts as unknown.
+-- '{}'. p_half_first_check_ms: the time from now to a half's first check; 0: the setting of its producer group, else
+-- p_first_check. p_decided_by: the party that decided each commit, and then each rollback: 1 the client, 2 a check, 3 a
+-- person. '{}': the client all of them. p_end_group: the producer group that each commit, rollback and check must
+-- belong to, in this order; null: any; '{}': any for all. A transaction of another group counts as unknown.
 --
--- Returns rows only for what is worth saying:
+-- Returns rows only for results that the caller needs:
 --   end       queue, queue_offset   the queue reaches at least to before this offset (per queue that grew, or
 --                                   that holds what this batch repeats)
 --   other     id                    the id was stored before with another content; the first one stands

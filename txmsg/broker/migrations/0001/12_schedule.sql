@@ -1,15 +1,14 @@
 -- Delayed messages, released and recalled.
 
--- Moves messages that are due into their queues: the first p_rows_max by deliver_at from p_since on (null: from the
--- first), of at most p_size_bytes_max together. Several brokers may call it at once: each takes other rows.
+-- Moves due messages into their queues: the first p_rows_max by deliver_at from p_since on (null: from the first), at
+-- most p_size_bytes_max together. Several brokers may call it at once: each moves other rows.
 --
--- ends: per queue that grew, the offset after its last message. more: there is more that is due. through: all that was
--- due before then, and visible, is moved or is being moved by another broker; what is given as p_since next time. Rows
--- that are gone stay in the index until they are vacuumed, perhaps long, so it is not read from its beginning each
--- time.
+-- ends: per queue that grew, the offset after its last message. more: further messages are due. through: all messages
+-- that were due before then, and visible, are moved or being moved by another broker; the next p_since. Deleted rows
+-- stay in the index until they are vacuumed, perhaps long, so it is not read from its beginning each time.
 --
--- Locks as a batch does. Rows are only locked before the queues are, and taken away after: so a batch that meets them
--- in a repeat never waits for one that waits for it.
+-- Locks as a batch does. Rows are only locked before the queues are, and deleted after: so a batch that meets them in a
+-- repeat never waits for one that waits for it.
 create procedure txmsg.release_due(
     p_segment int, p_since timestamptz, p_rows_max int, p_size_bytes_max bigint,
     out queues int[], out ends bigint[], out released int, out more boolean, out through timestamptz
@@ -88,13 +87,13 @@ begin
     commit;
 end $$;
 
--- Takes messages back that are not due yet. One answer for each that is named, in their order:
+-- Recalls messages that are not due yet. Returns one answer for each that is named, in their order:
 --   recalled   it will not be delivered: taken back now or before, or its transaction was rolled back
 --   entered    it has entered its queue: too late
 --   undecided  its transaction is not decided yet: roll that back
 --   unknown    nothing is known of it
--- A transaction of which nothing else is known is remembered in rolled_back as committed: a late copy is not stored
--- again, and its outcome stays what it was.
+-- A transaction without any other trace is remembered in rolled_back as committed: a late copy is not stored again, and
+-- its outcome stays the same.
 create procedure txmsg.recall(
     p_segment int, p_previous int, p_id uuid[], p_n smallint[], out kinds text[]
 ) language plpgsql as $$

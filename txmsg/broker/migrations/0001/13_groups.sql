@@ -1,21 +1,21 @@
--- Consumer groups, and what each of them still has to get.
+-- Consumer groups, and the messages that each of them has not processed.
 
 create table txmsg.consumer_group (
     id int generated always as identity primary key,
     name text collate "C" not null unique check (length(name) between 1 and 127),
     created_at timestamptz not null default now(),
-    -- As of topics.
+    -- As for topics.
     created_by text collate "C" check (length(created_by) between 1 and 127),
     -- Seconds before each retry, the last one repeated; null: the broker's.
     retry_delays_s float8[] check (cardinality(retry_delays_s) > 0),
     retries_max int check (retries_max >= 0),
-    -- What happens to an ordering key whose message is a dead letter: it goes on, or is parked for an operator.
+    -- The fate of an ordering key whose message is a dead letter: it continues, or is parked for an operator.
     poisoned_key text collate "C" not null default 'continue' check (poisoned_key in ('continue', 'park')),
     -- Messages per second that brokers deliver, each on its own; null: no limit.
     deliver_rate_max float8 check (deliver_rate_max > 0),
     -- RocketMQ's push consumers are told to handle messages of one ordering key in their order, and to retry them there.
     orderly boolean not null default false,
-    -- Nothing is delivered to it until an operator starts it again.
+    -- Delivery is stopped until an operator starts it again.
     stopped boolean not null default false,
     -- When an unused group is deleted with its cursors, as those of broadcasting members are; null: never.
     expires_after_s float8 check (expires_after_s > 0),
@@ -23,8 +23,8 @@ create table txmsg.consumer_group (
     version bigint not null default 0
 );
 
--- The prefixes of topics by which a group reads them, if it did not begin each at its first message: the topics that are
--- created later have a higher id than the newest one of then, and of these it reads all.
+-- The prefixes of topics by which a group reads them, if it did not begin each at its first message: topics that are
+-- created later have a higher id than the newest one at that time, and of these it reads all messages.
 create table txmsg.group_prefix (
     group_id int not null references txmsg.consumer_group on delete cascade,
     prefix text collate "C" not null check (length(prefix) <= 127),
@@ -39,26 +39,26 @@ create table txmsg.cursor (
     acked int8multirange not null default '{}',
     epoch bigint not null,
     updated_at timestamptz not null default now(),
-    -- Where an operator has sent the group; the broker that delivers the queue continues there.
+    -- The position that an operator has requested; the broker that delivers the queue continues there.
     seek_to bigint check (seek_to >= 0),
-    -- The highest that was given in this queue: each request to handle something again takes the next one.
+    -- The highest generation given in this queue: each request to handle messages again takes the next one.
     generation int not null default 0,
-    -- From which offset on which generation is delivered, ascending: `seek --again` adds one, and ends those after it.
+    -- The offsets from which each generation is delivered, ascending: `seek --again` adds one, and ends those after it.
     again_from bigint[] not null default '{}',
     again_generations int[] not null default '{}',
     -- Until when consumers may hold ordered messages that the lease's former holder gave them; null: none are held.
     held_until timestamptz,
-    -- For how long that was noted: they hold them no longer, though the clock may have been set back.
+    -- The duration that was noted: they hold them no longer, though the clock may have been set back.
     held_s double precision,
-    -- Which consumers, by their client ids: when each of them has said that it holds none, nobody waits any longer.
+    -- The client ids of these consumers: when each of them has said that it holds none, the wait ends.
     held_by jsonb check (jsonb_typeof(held_by) = 'array'),
     primary key (group_id, queue_id),
     check (cardinality(again_generations) = cardinality(again_from) and cardinality(again_from) <= 1000)
 );
 
--- Where each group goes on in each queue that it reads. A cursor is written when a broker first delivers the queue to
--- the group. A queue that its topic got while the group had no member has none: of this the group reads all that is
--- kept, so it counts as lag, and retention keeps it. Lag, retention and administration look here; delivery creates the
+-- The position of each group in each queue that it reads. A cursor is written when a broker first delivers the queue to
+-- the group. A queue that was added while the group had no member has none: the group reads all of it that is kept, so
+-- it counts as lag, and retention keeps it. Lag, retention and administration read this view; delivery creates the
 -- missing cursor at the same offset (claim_cursors).
 create view txmsg.effective_cursor as
     select c.group_id, c.queue_id, coalesce(c.seek_to, c.next_offset) as next_offset,
@@ -93,7 +93,8 @@ create table txmsg.retry (
     failures jsonb not null default '[]',
     -- Redelivered on request after it was dead: to the inbox it is another message than before.
     generation int not null default 0,
-    -- With how many consumers it was lost, without an attempt being counted; from the second on it is delivered alone.
+    -- The number of consumers that were lost with it, without counting an attempt; from the second on it is delivered
+    -- alone.
     losses int not null default 0 check (losses >= 0),
     primary key (group_id, queue_id, queue_offset)
 );

@@ -1,8 +1,8 @@
 -- The offset of the first message of a queue that was stored at a time or later; null: there is none yet.
 --
 -- Offsets follow the order of commits, and so does stored_at, which is read under the lock of the queue: except where
--- the clock was set back, which clock_step says. So each run of offsets between such places is searched by halves, the
--- runs in their order: a message of the right time may lie before a step, and after it once more.
+-- the clock was set back, which clock_step records. So each run of offsets between such places is searched by halves,
+-- the runs in their order: a message of the right time may be before a step, and after it once more.
 create function txmsg.offset_at(p_queue int, p_at timestamptz) returns bigint language plpgsql stable as $$
 declare
     v_segment int;

@@ -1,12 +1,12 @@
--- Mirrors, written by tailers (txmsg/binlog). A mirror counts as a group for retention: what it has not mirrored yet is
--- unread.
+-- Mirrors, written by tailers (txmsg/binlog). A mirror counts as a group for retention: messages that it has not
+-- mirrored yet are unread.
 
 create table txmsg.mirror (
     name text collate "C" primary key check (name ~ '^[a-z][a-z0-9_]{0,29}$'),
-    -- Which topics, by patterns with * and ?: those that fit one of include and none of exclude.
+    -- The topics by patterns with * and ?: those that fit one of include and none of exclude.
     include text[] collate "C" not null,
     exclude text[] collate "C" not null,
-    -- Where the log is, which one it is, and its generation, as its tailer saw them last.
+    -- Place, id and generation of the log, as its tailer saw them last.
     log text collate "C",
     log_id bigint,
     generation int,
@@ -20,12 +20,12 @@ create table txmsg.mirror_queue (
     queue int not null references txmsg.queue on delete cascade,
     next_offset bigint not null check (next_offset >= 0),
     updated_at timestamptz not null default now(),
-    -- Why it is mirrored no further, until its tailer starts again; null: it is mirrored.
+    -- The reason why the queue is not mirrored any further, until its tailer starts again; null: it is mirrored.
     stopped text collate "C",
     primary key (mirror, queue)
 ) with (fillfactor = 50);
 
--- Whether a topic fits one of these patterns. Names of topics hold no * and no ?.
+-- Returns true if a topic fits one of these patterns. Names of topics contain neither * nor ?.
 create function txmsg.fits(p_topic text, p_patterns text[]) returns boolean language sql immutable as $$
     select coalesce(bool_or(p_topic like translate(replace(replace(replace(p, '\', '\\'), '%', '\%'), '_', '\_'),
                                                    '*?', '%_')), false)

@@ -1,4 +1,4 @@
--- Settings at run time: each change of each one; the newest holds. The last 100 changes of each are kept.
+-- Settings at run time: all changes; the newest of each setting applies. The last 100 changes of each are kept.
 
 create table txmsg.setting_change (
     -- Rises over all settings, in the order of commits: changes are made one after the other (lock 7708).

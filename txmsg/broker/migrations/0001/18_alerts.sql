@@ -1,9 +1,9 @@
 -- Alerts that brokers raise: their state, silences, and notifications until they are delivered.
 
--- Pending and firing alerts, and for some time those that are over. Times are the database's.
+-- Pending and firing alerts, and for some time resolved ones. Times are the database's.
 create table txmsg.alert (
     id bigint generated always as identity primary key,
-    -- Who looks whether it holds: '(database)' for any broker, else the id of the broker that it concerns.
+    -- The broker that evaluates the rule: '(database)' for any broker, else the id of the broker that it concerns.
     source text collate "C" not null,
     rule text collate "C" not null,
     labels jsonb not null,
@@ -17,7 +17,7 @@ create table txmsg.alert (
     seen_at timestamptz not null,
     fired_at timestamptz,
     resolved_at timestamptz,
-    -- When receivers were told last; null: they were not, as during a silence.
+    -- When receivers were last notified; null: they were not, as during a silence.
     notified_at timestamptz,
     check ((state = 'pending') = (fired_at is null)),
     check ((state = 'resolved') = (resolved_at is not null))
@@ -25,7 +25,7 @@ create table txmsg.alert (
 create unique index alert_active on txmsg.alert (source, rule, labels) where state <> 'resolved';
 create index alert_resolved on txmsg.alert (resolved_at) where state = 'resolved';
 
--- Alerts that nobody is to be told of. matchers: LABEL=PATTERN, all of which must fit.
+-- Alerts without notifications. matchers: LABEL=PATTERN, all of which must fit.
 create table txmsg.alert_silence (
     id bigint generated always as identity primary key,
     matchers text[] collate "C" not null check (cardinality(matchers) between 1 and 20),
@@ -35,8 +35,8 @@ create table txmsg.alert_silence (
     until timestamptz not null
 );
 
--- What a receiver is to be told, in the order of ids; kept until it is delivered or given up. A broker that sends one
--- moves next_try_at on first, so that the others leave it alone, and take it when that broker dies.
+-- Notifications for receivers, in the order of ids; kept until they are delivered or given up. A broker that sends one
+-- moves next_try_at on first, so that the others leave it alone, and retry it when that broker dies.
 create table txmsg.alert_notification (
     id bigint generated always as identity primary key,
     receiver text collate "C" not null,
@@ -48,8 +48,8 @@ create table txmsg.alert_notification (
 );
 create index alert_notification_receiver on txmsg.alert_notification (receiver, id);
 
--- Which broker looks at the alerts of the database now. The round rises with each look, so that one that was paused
--- writes nothing.
+-- The broker that evaluates the alerts of the database now. The number rises with each round, so that a broker that was
+-- paused writes nothing.
 create table txmsg.alert_round (
     only_row boolean primary key default true check (only_row),
     round bigint not null default 0,

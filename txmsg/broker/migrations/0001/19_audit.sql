@@ -1,22 +1,22 @@
--- The audit log: who changed what, from where, before and after. Rows are only added, in the transaction of the change;
--- txmsg.forget_audit alone removes old ones.
+-- The audit log: author, address and content of changes, before and after. Rows are only added, in the transaction of
+-- the change; txmsg.forget_audit alone removes old ones.
 
 create table txmsg.audit (
     id bigint generated always as identity primary key,
     at timestamptz not null default clock_timestamp(),
-    -- A principal; anyone, where there is no authentication; txmsg: a broker by itself.
+    -- A principal; any caller without authentication; txmsg: a broker by itself.
     who text collate "C" not null check (length(who) between 1 and 300),
-    -- From where; empty for a broker itself.
+    -- The caller's address; empty for a broker itself.
     address text collate "C" not null check (length(address) <= 300),
     action text collate "C" not null check (length(action) between 1 and 100),
     target text collate "C" not null check (length(target) <= 1000),
-    -- Of what has changed; null: nothing is there, or was.
+    -- The state that has changed; null: nothing exists, or existed.
     before jsonb,
     after jsonb
 );
 create index audit_at on txmsg.audit (at);
 
--- Not against the owner of the tables, who may drop triggers: against mistakes, and statements that slipped in.
+-- Not against the owner of the tables, who may drop triggers: against mistakes, and injected statements.
 create function txmsg.refuse_audit_change() returns trigger language plpgsql as $$
 begin
     if tg_op = 'DELETE' and current_setting('txmsg.forgets_audit', true) = 'on' then
@@ -29,7 +29,7 @@ create trigger audit_is_append_only before update or delete on txmsg.audit
 create trigger audit_is_not_truncated before truncate on txmsg.audit
     for each statement execute function txmsg.refuse_audit_change();
 
--- Removes entries older than p_keep_s, p_limit at most; how many. What is younger than a day always stays.
+-- Removes entries older than p_keep_s, at most p_limit. Returns their number. Entries of the last day always stay.
 create function txmsg.forget_audit(p_keep_s float8, p_limit int) returns bigint language plpgsql as $$
 declare
     gone bigint;

@@ -1,4 +1,4 @@
--- Users, their tokens, and what they may do.
+-- Users, their tokens, and their rights.
 
 -- Rises with each change, in the same transaction, so that brokers see by one row whether anything has changed.
 create table txmsg.access_version (
@@ -12,7 +12,7 @@ create table txmsg.access_user (
     -- The name in client certificates that stand for this user.
     certificate text collate "C" unique check (length(certificate) between 1 and 300),
     roles text[] collate "C" not null default '{}' check (cardinality(roles) <= 20),
-    -- What it may take of a server, where that is not as of others: fields of UserLimits.
+    -- Its own limits, where they differ from the broker's: fields of UserLimits.
     limits jsonb not null default '{}' check (jsonb_typeof(limits) = 'object'),
     created_at timestamptz not null default now()
 );

@@ -1,5 +1,5 @@
--- What the schema consists of, one row for each thing that `txmsg db check` can miss. Not the partitions, which come
--- and go, nor what says at which revision it is. Constraints of kind n (not null) are rows of their own on PostgreSQL 18 only;
+-- The parts of the schema, one row for each that `txmsg db check` can miss. Without the partitions, which are created
+-- and dropped, and the number of the revision. Constraints of kind n (not null) have rows on PostgreSQL 18 only;
 -- columns say the same.
 create view txmsg.catalogue as
     with relation as (
@@ -30,7 +30,7 @@ create view txmsg.catalogue as
     select 'function', format('%s(%s)', p.proname, pg_get_function_identity_arguments(p.oid)), md5(p.prosrc)
       from pg_proc p where p.pronamespace = 'txmsg'::regnamespace;
 
--- What it consisted of when the last revision was applied. Each revision ends with writing it again.
+-- The parts of the schema when the last revision was applied. Each revision ends with writing it again.
 create table txmsg.catalogue_of_revision (
     kind text collate "C",
     name text collate "C",
