@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parseaddr
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from txmsg.checks.catalogue import BY_ALERT
@@ -59,6 +59,7 @@ class Secret:
 class WebhookReceiver:
     """POST of JSON to a URL."""
 
+    kind: ClassVar = "webhook"
     url: Secret
 
 
@@ -66,6 +67,7 @@ class WebhookReceiver:
 class EmailReceiver:
     """Mail by SMTP."""
 
+    kind: ClassVar = "email"
     to: Sequence[str]
     sender: str
     host: str
@@ -79,6 +81,7 @@ class EmailReceiver:
 class CommandReceiver:
     """A program, which gets JSON on its standard input."""
 
+    kind: ClassVar = "command"
     argv: Sequence[str]
 
 
@@ -93,7 +96,7 @@ class Receiver:
     @property
     def kind(self) -> str:
         """The name of its kind in the file: webhook, email, command."""
-        return type(self.target).__name__.lower()
+        return self.target.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
