@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import fields
 from itertools import pairwise
+from uuid import UUID
 
 from psycopg import AsyncConnection
 
@@ -13,9 +14,11 @@ from tests.integration.batch_harness import Notify, columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import DecidedBy, WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topics import StoredTopic
-from txmsg.message import QueueId
+from txmsg.checker.policy import ParkReason
+from txmsg.message import QueueId, TransactionId
 from txmsg.message.columns import Columns
 
 
@@ -54,6 +57,20 @@ async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notif
     assert [each for each in await in_queues(db) if each in half.transaction_id[:3]] == [first, second, third]
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
     await db.assert_dense()
+
+
+async def test_commit_held_back_after_it_was_claimed_is_not_parked_and_others_are(db: Notify) -> None:
+    half = ordered(db, "a", "a", "")
+    _, claimed, unanswered = half.transaction_id
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=[claimed]))
+    async with open_pool(db.url) as pool:
+        await HalfMessages(pool).park(
+            [TransactionId(UUID(bytes=each)) for each in (claimed, unanswered)], ParkReason.CHECKS_USED_UP
+        )
+    assert await held_back(db) == {claimed}
+    rows = await db.rows("select transaction_id from txmsg.half_message where parked_reason is not null")
+    assert [row[0].bytes for row in rows] == [unanswered]
 
 
 async def test_a_rollback_releases_held_back_messages(db: Notify) -> None:

@@ -237,10 +237,13 @@ journaled as (
 select count(*) from changed
 """
 
+# A transaction may have been committed and held back by its ordering key since it was claimed: it stays, as its check
+# state is over. By case, not `not h.decided`: that would imply the condition of half_message_undecided, which the
+# planner would then read as a whole (see the head of batch.sql).
 _PARK = f"""
 with changed as (
     update txmsg.half_message h set next_check_at = null, parked_reason = %(reason)s
-     where h.transaction_id = any(%(ids)s) and h.n = 0
+     where h.transaction_id = any(%(ids)s) and h.n = 0 and case when h.decided then false else true end
     returning h.transaction_id, h.queue, h.producer, h.parked_reason
 ), {_JOURNALED.format(event="'parked'", actor="null")}"""
 
