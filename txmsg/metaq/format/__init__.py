@@ -1,7 +1,7 @@
-"""What stands in the log, as bytes, as Arrow and as messages. Pure.
+"""The contents of a log, as bytes, as Arrow and as messages. Pure.
 
 frame       batches of messages as bytes
-batch       what is read, as Arrow or as messages
-unreadable  which messages cannot be read, and what an operator is told
-readable    columns as tools for data take them
+batch       frames that are read, as Arrow or as messages
+unreadable  which messages cannot be read, and the text for an operator
+readable    columns in the form that data tools expect
 """

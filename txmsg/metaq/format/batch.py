@@ -1,4 +1,7 @@
-"""What is read: a frame of a queue as an Arrow RecordBatch, or as messages. Nothing is copied before it is used."""
+"""Batches that are read: a frame of a queue as an Arrow RecordBatch, or as messages.
+
+Nothing is copied before it is used.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +52,17 @@ _COLUMNS = [(name, SCHEMA.field(name).type, name != "body") for name in _STORED]
 _MAY_BE_UNREADABLE: Final = (FrameColumn.BORN_AT_US | FrameColumn.STORED_AT_US | FrameColumn.HEADERS).value
 _PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
 _JOINED_MIN: Final = 8
-"""Joining costs as much as this many batches by themselves."""
+"""Batches from which on joining pays: it costs as much as this many batches converted one by one."""
 _JOINED_SIZE_BYTES_MAX: Final = 32 * 1024
-"""Of a batch, on average: copying a larger one costs as much as it saves."""
+"""Bytes of a batch, on average, up to which batches are joined: copying a larger one costs as much as it saves."""
 _TINY_SIZE_BYTES_MAX: Final = 512
-"""Of a batch, on average: such ones are copied twice, as bytes are cut faster than views of memory are."""
+"""Bytes of a batch, on average, up to which it is copied twice, as slicing bytes is faster than slicing memoryviews."""
 _TOGETHER_SIZE_BYTES_MAX: Final = 1024**3
-"""So that the values of a column are less than 2 GiB: they stand at places that are int32."""
+"""Bytes that are converted together, so that the values of a column are less than 2 GiB: their offsets are int32."""
 
 
 class LogBatch(Protocol):
-    """Consecutive messages of a queue, wherever the log is."""
+    """Consecutive messages of a queue, of any kind of log."""
 
     @property
     def topic(self) -> str:
@@ -93,38 +96,40 @@ class LogBatch(Protocol):
 
     @property
     def first_stored_at_us(self) -> int:
-        """When the first message was stored, in microseconds since 1970."""
+        """The time at which the first message was stored, in microseconds since 1970."""
         ...
 
     def __len__(self) -> int: ...
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
-        """The messages as columns. Schema: SCHEMA.
+        """Return the messages as columns. Schema: SCHEMA.
 
         wanted: only messages with such tags (`parse_tags("created || paid")`).
         """
         ...
 
     def messages(self, wanted: TagExpression = ALL_TAGS) -> Iterator[ReceivedMessage]:
-        """The messages one by one, created on demand; `wanted` as for `to_arrow`."""
+        """Return the messages one by one, created on demand; `wanted` as for `to_arrow`."""
         ...
 
     def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
-        """The message of this id, if it is here. Raises UnreadableMessage if it cannot be read."""
+        """Return the message of this id, if it is here. Raises UnreadableMessage if it cannot be read."""
         ...
 
     def unreadable(self) -> UnreadableMessage | None:
-        """The error for the first message that cannot be read; None: all can."""
+        """Return the error for the first message that cannot be read; None: all can."""
         ...
 
     def before(self, offset: int) -> LogBatch:
-        """The messages before this offset, which is not after the last one. It may have none."""
+        """Return the messages before this offset, which is not after the last one. It may have none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """A `LogBatch` as it stands in one frame. Made by `verified`.
+    """A `LogBatch` as it stands in one frame. Created by `verified`.
+
+    skip, left: the numbers of its first and of its last messages that are left out.
 
     skip, left: so many of its first and of its last messages are not asked for.
     """
@@ -136,7 +141,7 @@ class FrameBatch:
 
     @classmethod
     def verified(cls, header: Header, frame: Buffer, skip: int = 0) -> FrameBatch:
-        """The messages of a frame that is whole. Raises BadFrame."""
+        """Return the messages of a frame that is whole. Raises BadFrame."""
         verify(header, frame)
         return cls(header, frame, skip)
 
@@ -156,7 +161,7 @@ class FrameBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Of the frame."""
+        """The size of the frame."""
         return self.header.size_bytes
 
     @property
@@ -179,7 +184,7 @@ class FrameBatch:
         return self.header.count - self.skip - self.left
 
     def to_arrow(self, wanted: TagExpression = ALL_TAGS) -> pa.RecordBatch:
-        """The messages as columns, on the log's own bytes when they are not compressed."""
+        """Return the messages as columns, on the log's own bytes when they are not compressed."""
         header = self.header
         count = header.count
         buffers = payload_of(header, self.stored)
@@ -278,7 +283,7 @@ class FrameBatch:
         return replace(self, left=self.left + max(0, min(self.end_offset - offset, len(self))))
 
     def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
-        """The message that has this id."""
+        """Return the message that has this id."""
         header = self.header
         if not header.columns & FrameColumn.TRANSACTION_ID.value:
             return None
@@ -298,7 +303,7 @@ class FrameBatch:
         return None
 
     def columns(self, end_offset: int) -> FrameColumns:
-        """The messages before this offset, to be written again."""
+        """Return the messages before this offset, to be written again."""
         found = self.to_arrow().slice(0, end_offset - self.base_offset)
         values = {name: found[name].to_pylist() for name in _STORED}
         return FrameColumns(
@@ -313,7 +318,10 @@ class FrameBatch:
 
 
 def in_pieces(batches: Iterable[LogBatch]) -> Iterator[list[LogBatch]]:
-    """Batches that follow each other, in pieces that are made Arrow together: of 8 MiB unpacked, or one larger batch.
+    """Yield consecutive batches in pieces that are converted to Arrow together: of 8 MiB unpacked, or one larger batch.
+
+    A fetch is bounded in stored bytes, of which a compressed topic may have a thousandth. Arrow has at most 2 GiB of a
+    column.
 
     What a fetch returns is bounded in stored bytes, of which a compressed topic may have a thousandth. Arrow has at
     most 2 GiB of a column.
@@ -331,7 +339,7 @@ def in_pieces(batches: Iterable[LogBatch]) -> Iterator[list[LogBatch]]:
 
 
 def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:
-    """The messages of a batch with such tags."""
+    """Return the messages of a batch with such tags."""
     if wanted.tags is None:
         return batch
     return batch.filter(pc.is_in(batch["tag"], _strings(wanted.tags)))
@@ -342,7 +350,7 @@ def only(batch: pa.RecordBatch, wanted: TagExpression) -> pa.RecordBatch:
 
 
 def _absent(name: str, count: int) -> pa.Array:
-    """A column that no message fills."""
+    """Return a column without values."""
     if count <= _COUNT_COMMON:
         return _absent_of_common_size(name, count)
     return _new_absent(name, count)
@@ -355,7 +363,7 @@ def _new_absent(name: str, count: int) -> pa.Array:
 
 
 _ABSENT: Final = {name: _new_absent(name, _COUNT_COMMON) for name in _STORED}
-"""Columns that no message fills, made once: batches of usual size take a slice."""
+"""Columns without values, made once: batches of usual size take a slice."""
 
 
 @lru_cache(maxsize=1024)
@@ -378,7 +386,7 @@ def _ids(joined: bytes) -> Iterator[bytes]:
 
 
 def _values(found: tuple[pa.Buffer, ...]) -> Iterator[bytes]:
-    """The values of a column of lengths and bytes."""
+    """Return the values of a column of lengths and bytes."""
     joined = memoryview(found[1])
     return (joined[start:end].tobytes() for start, end in pairwise(np.frombuffer(found[0], np.int32).tolist()))
 
@@ -388,7 +396,7 @@ def _texts(found: tuple[pa.Buffer, ...] | None) -> Iterable[str | None]:
 
 
 def _present(ends: pa.Buffer) -> pa.Buffer | None:
-    """Which values there are, as Arrow marks it; None when all are."""
+    """Return the validity bitmap of values, in Arrow's form; None if all are valid."""
     positions = np.frombuffer(ends, np.int32)
     there = positions[1:] > positions[:-1]
     return None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
@@ -402,7 +410,7 @@ def _present(ends: pa.Buffer) -> pa.Buffer | None:
 
 
 def to_arrow(batches: Sequence[LogBatch], wanted: TagExpression = ALL_TAGS) -> pa.Table:
-    """The messages of several batches, as `LogBatch.to_arrow` gives them of each. Schema: SCHEMA.
+    """Return the messages of several batches as columns, as `LogBatch.to_arrow` does for each. Schema: SCHEMA.
 
     In few chunks; `combine_chunks` makes one of them. wanted: only messages with such tags.
     """
@@ -419,7 +427,7 @@ def _are_times(times: NDArray[np.int64]) -> bool:
 
 
 class _Frames:
-    """Payloads of which columns are taken, one after the other."""
+    """Payloads from which columns are taken, one after the other."""
 
     def __init__(self, batches: Sequence[FrameBatch]) -> None:
         self._batches = batches
@@ -429,13 +437,13 @@ class _Frames:
         is_tiny = sizes.mean() <= _TINY_SIZE_BYTES_MAX
         self._raw: Iterable[memoryview | bytes] = repeat(b"".join(raw)) if is_tiny else raw
         self._at = np.cumsum(sizes) - sizes if is_tiny else np.zeros_like(sizes)
-        """Where the next column of each frame begins."""
+        """The begin of each frame's next column."""
         self._counts = np.array([header.count for header in self._headers], np.int64)
         self._columns = np.array([header.columns for header in self._headers], np.int64)
         self._total = int(self._counts.sum())
 
     def joined(self) -> pa.RecordBatch:
-        """All messages that are asked for."""
+        """Return all messages that are asked for."""
         places = np.arange(self._total) - self._of_all(np.cumsum(self._counts) - self._counts)
         ids, has_id = self._numbers(FrameColumn.TRANSACTION_ID, np.zeros((self._total, 16), np.uint8))
         n, _ = self._numbers(FrameColumn.N, np.zeros(self._total, np.int16))
@@ -476,11 +484,11 @@ class _Frames:
         return batch.filter(_where(wanted))
 
     def _of_all(self, of_frames: _Numbers | Sequence[int]) -> _Numbers:
-        """What each frame has, for each of its messages."""
+        """Return a value of each frame, repeated for each of its messages."""
         return np.repeat(np.asarray(of_frames, np.int64), self._counts)
 
     def _numbers(self, column: FrameColumn, values: NDArray[Any]) -> tuple[NDArray[Any], _Mask]:
-        """What frames have of a column of fixed width, else these values; which messages have it."""
+        """Return a column of fixed width, with these values for frames that lack it, and the messages that have it."""
         there = (self._columns & column.value) != 0
         has = np.repeat(there, self._counts)
         if there.any():
@@ -489,7 +497,7 @@ class _Frames:
         return values, has
 
     def _values(self, column: FrameColumn) -> tuple[NDArray[np.int32], bytes]:
-        """Where values end and the next ones begin, and their bytes; empty ones of frames that lack the column."""
+        """Return the ends of values, and their bytes; values are empty for frames that lack the column."""
         ends = np.zeros(self._total + 1, np.int32)
         there = (self._columns & column.value) != 0
         if not there.any():
@@ -503,7 +511,7 @@ class _Frames:
         return ends, self._taken(sizes)
 
     def _taken(self, sizes: _Numbers) -> bytes:
-        """So many bytes of each frame, together, and goes past them."""
+        """Return so many bytes of each frame, joined, and advance past them."""
         ends = self._at + sizes
         parts = zip(self._raw, self._at.tolist(), ends.tolist(), strict=False)
         self._at = (ends + 7) & ~7
@@ -511,7 +519,7 @@ class _Frames:
 
 
 def _bitmap(there: _Mask) -> NDArray[np.uint8] | None:
-    """As Arrow marks which values there are; None when all are."""
+    """Return the validity bitmap of values, in Arrow's form; None if all are valid."""
     return None if there.all() else np.packbits(there, bitorder="little")
 
 

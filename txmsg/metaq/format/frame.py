@@ -31,7 +31,7 @@ HEADER_SIZE_BYTES: Final = _FIXED.size
 _CHECKED_FROM = HEADER_SIZE_BYTES - _CHECKED.size
 assert (HEADER_SIZE_BYTES, _CHECKED_FROM) == (96, 8)
 HEADER_SIZE_BYTES_MAX: Final = HEADER_SIZE_BYTES + 128
-"""With the longest topic."""
+"""The size of a header with the longest topic."""
 _PADDING = tuple(bytes(size) for size in range(8))
 _END = struct.Struct("<Q")
 
@@ -41,7 +41,7 @@ class BadFrame(Exception):
 
 
 class Compression(IntEnum):
-    """How a payload is stored."""
+    """The compression of a payload."""
 
     NONE = 0
     LZ4 = 1
@@ -52,7 +52,7 @@ CODECS: Final[dict[Compression, Codec]] = {Compression.LZ4: "lz4", Compression.Z
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The contents of a frame."""
 
     MESSAGES = 0
     HOLE = 1
@@ -62,9 +62,9 @@ class FrameKind(IntEnum):
     LOST = 3
     """Offsets that were here, were damaged, and were taken out by a repair."""
     PAD = 4
-    """Bytes that mean nothing: a repair knew of no offset that they had held."""
+    """Bytes without meaning: a repair knew of no offset that they had held."""
     PASSED = 5
-    """Offsets that may have been given out before a power cut took their messages: they are not given out again."""
+    """Offsets that may have been assigned before a power cut took their messages: they are not assigned again."""
 
 
 _COMPRESSIONS: Final = {code.value: code for code in Compression}  # asked for each frame: an enum's call is slow
@@ -106,11 +106,11 @@ class FrameColumns:
 
 
 Buffers: TypeAlias = tuple[pa.Buffer, ...]
-"""The buffers of a column: one of values, or where values end and their bytes."""
+"""The buffers of a column: one of values, or the ends of values and their bytes."""
 
 
 class _Type(NamedTuple):
-    """How the values of a column are stored. width: bytes of each; 0: lengths and bytes."""
+    """The storage of a column's values. width: bytes of each; 0: lengths and bytes."""
 
     width: int
     pack: Callable[[Any], Any]
@@ -135,7 +135,7 @@ def _differ(times: Sequence[int]) -> bool:
 
 
 class _StoredColumn(NamedTuple):
-    """A column of a payload: its bit, its name in `FrameColumns`, its type, and whether these values need it."""
+    """A column of a payload: its bit, its name in `FrameColumns`, its type, and a test for values that need it."""
 
     bit: int
     name: str
@@ -166,12 +166,12 @@ _COLUMNS: Final = tuple(
         (FrameColumn.BODY, _BYTES, len),
     )
 )
-"""In the order of a payload. As numbers and names: what flags are asked costs much."""
+"""The columns in the order of a payload. As numbers and names: asking an enum's flags is slow."""
 WIDTHS: Final = {FrameColumn(each.bit): each.type.width for each in _COLUMNS if each.type.width}
 
 
 class Payload(NamedTuple):
-    """A frame's content, made without knowing where it will stand: encoding needs no lock."""
+    """A frame's content, made without its position: encoding needs no lock."""
 
     parts: tuple[Buffer, ...]
     size_bytes: int
@@ -186,10 +186,10 @@ class Payload(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a frame says of itself."""
+    """The header of a frame."""
 
     header_crc: int
-    """Tells this frame from any other one."""
+    """The checksum of the header, which tells this frame from any other one."""
     size_bytes: int
     payload_crc: int
     position: int
@@ -208,7 +208,7 @@ class Header(NamedTuple):
     last_stored_at_us: int
     topic: str
     start: int
-    """Where the payload begins, in the frame."""
+    """The begin of the payload, in the frame."""
 
     @property
     def end(self) -> int:
@@ -217,7 +217,7 @@ class Header(NamedTuple):
 
     @property
     def is_hole(self) -> bool:
-        """Whether the frame stands for offsets that are missing."""
+        """True if the frame stands for offsets that are missing."""
         return self.kind in HOLES
 
 
@@ -229,7 +229,7 @@ def _padded(size: int) -> int:
 
 
 def encode(columns: FrameColumns, compression: Compression = Compression.NONE) -> Payload:
-    """The columns as a payload.
+    """Return the columns as a payload.
 
     Raises MessageTooLarge for more than fits a frame, InvalidMessage for times that no reader can show, ValueError for
     unequal lengths.
@@ -264,23 +264,25 @@ def _encode(columns: FrameColumns, compression: Compression, kind: FrameKind) ->
 
 
 def hole(end_offset: int, at_us: int, kind: FrameKind = FrameKind.HOLE) -> Payload:
-    """The mark that offsets up to end_offset are missing, and are known to be: HOLE, LOST or PASSED."""
+    """Return the payload that marks offsets up to end_offset as missing: HOLE, LOST or PASSED."""
     return _payload([_END.pack(end_offset)], Compression.NONE, kind, 0, 0, (at_us, at_us))
 
 
 def pad() -> Payload:
-    """The mark that bytes mean nothing; `fitted` says how many. Its frame has no topic."""
+    """Return the payload that marks bytes as meaningless; `fitted` sets their number. Its frame has no topic."""
     return _payload([], Compression.NONE, FrameKind.PAD, 0, 0, (0, 0))
 
 
 def hole_end_of(payload: Payload) -> int:
-    """The offset after the last one that a hole to be written says is missing."""
+    """Return the offset after the last one that a hole to be written marks as missing."""
     assert payload.kind in HOLES
     return int(_END.unpack_from(payload.parts[0])[0])
 
 
 def cut(kept: FrameColumns | None) -> Payload:
-    """The mark that a queue was cut: what stood from its base_offset on is dropped, and is what this frame keeps."""
+    """Return the payload that marks a cut: messages of the queue from its base_offset on are dropped, except those in
+    this frame.
+    """
     if kept is not None:
         return _encode(kept, Compression.NONE, FrameKind.CUT)
     return _payload([], Compression.NONE, FrameKind.CUT, 0, 0, (0, 0))
@@ -332,7 +334,7 @@ def pack(
     synced: int,
     generation: int,
 ) -> tuple[Buffer, ...]:
-    """The whole frame in parts, to be written one after the other. `topic`: its name in ASCII."""
+    """Return the whole frame in parts, to be written one after the other. `topic`: its name in ASCII."""
     size = HEADER_SIZE_BYTES + _padded(len(topic)) + _padded(payload.size_bytes)
     checked = b"".join(
         (
@@ -349,12 +351,12 @@ def pack(
 
 
 def header_crc_of(frame: Sequence[Buffer]) -> int:
-    """What tells the frame that `pack` has made from any other one."""
+    """Return the header checksum of a frame that `pack` has made, which tells it from any other one."""
     return int(_CRC.unpack_from(frame[0], len(MAGIC))[0])
 
 
 def fitted(frame: Sequence[Buffer], size_bytes: int) -> bytes:
-    """The same frame for a larger size: zeros are to follow."""
+    """Return the same frame for a larger size: zeros must follow."""
     checked = _CRC.pack(size_bytes) + bytes(frame[0][_CHECKED_FROM + _CRC.size :])
     head = b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked))
     return b"".join((head, *frame[1:]))
@@ -364,7 +366,7 @@ def fitted(frame: Sequence[Buffer], size_bytes: int) -> bytes:
 
 
 def read_header(data: Buffer, at: int = 0) -> Header:
-    """The header of the frame at `at`. Raises BadFrame if there is none, or not all of it."""
+    """Return the header of the frame at `at`. Raises BadFrame if there is none, or not all of it."""
     view = memoryview(data)[at:]
     if len(view) < HEADER_SIZE_BYTES:
         raise BadFrame(f"{len(view)} bytes are too few for a frame")
@@ -390,7 +392,7 @@ def read_header(data: Buffer, at: int = 0) -> Header:
 
 
 def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
-    """The payload as stored, if it is whole and matches its checksum; else BadFrame."""
+    """Return the stored payload if it is whole and matches its checksum; otherwise raise BadFrame."""
     payload = memoryview(data)[at + header.start : at + header.start + header.payload_size_bytes]
     if len(payload) != header.payload_size_bytes:
         raise BadFrame("the frame is cut off")
@@ -400,19 +402,19 @@ def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
 
 
 def raw_of(header: Header | Payload, stored: Buffer) -> Buffer | pa.Buffer:
-    """The payload as it was before it was compressed. Raises ValueError if it is not as its header says."""
+    """Return the payload before compression. Raises ValueError if it does not match its header."""
     codec = CODECS.get(header.compression)
     return stored if codec is None else unpacked_as(stored, header.raw_size_bytes, codec)
 
 
 @lru_cache(maxsize=512)
 def layout(columns: int) -> tuple[tuple[str, int], ...]:
-    """The names of the columns that are there, and their widths; 0: lengths and bytes."""
+    """Return the names of the columns that are present, and their widths; 0: lengths and bytes."""
     return tuple((column.name, column.type.width) for column in _COLUMNS if columns & column.bit)
 
 
 def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, Buffers]:
-    """The buffers of each column that is there, by its name."""
+    """Return the buffers of each column that is present, by its name."""
     raw = pa.py_buffer(raw_of(header, stored))
     buffers: dict[str, Buffers] = {}
     at, count = 0, header.count
@@ -431,7 +433,7 @@ def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, Buffers]:
 
 
 def unpacked(payload: Payload) -> FrameColumns:
-    """What was encoded, for a log that stores it otherwise than in a frame."""
+    """Return the columns that were encoded, for a log that does not store frames."""
     assert payload.kind is FrameKind.MESSAGES
     buffers = payload_of(payload, payload.parts[0])
     values = {each.name: each.type.unpack(buffers[each.name]) for each in _COLUMNS if each.name in buffers}
@@ -439,6 +441,6 @@ def unpacked(payload: Payload) -> FrameColumns:
 
 
 def hole_end(header: Header, stored: Buffer) -> int:
-    """The offset after the last one that a hole says is missing."""
+    """Return the offset after the last one that a hole marks as missing."""
     assert header.is_hole
     return int(_END.unpack_from(stored)[0])

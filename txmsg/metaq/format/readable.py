@@ -1,4 +1,4 @@
-"""Columns of a batch as tools for data take them: ids as text, headers as maps. Pure."""
+"""Columns of a batch in the form that data tools expect: ids as text, headers as maps. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS: Final = np.array([at for at in range(_UUID_LENGTH) if at not in _HYPHEN
 
 
 def id_texts(transaction_ids: pa.Array, n: pa.Array) -> pa.Array:
-    """Ids of messages, as `message_id` writes them; null where there is no transaction id."""
+    """Return ids of messages, as `message_id` writes them; null where there is no transaction id."""
     count = len(transaction_ids)
     ids = transaction_ids.fill_null(bytes(16)) if transaction_ids.null_count else transaction_ids
     data = np.frombuffer(ids.buffers()[1], np.uint8)[ids.offset * 16 :][: count * 16]
@@ -32,7 +32,7 @@ def id_texts(transaction_ids: pa.Array, n: pa.Array) -> pa.Array:
 
 
 def header_maps(packed: pa.Array) -> pa.Array:
-    """Headers as maps: empty without any, null for bytes that cannot be read. Equal ones are read once."""
+    """Return headers as maps: empty without any, null for bytes that cannot be read. Equal ones are read once."""
     distinct = packed.dictionary_encode()
     maps = [_headers(headers) for headers in distinct.dictionary.to_pylist()]
     return pa.array([*maps, {}], HEADERS).take(distinct.indices.fill_null(len(maps)))

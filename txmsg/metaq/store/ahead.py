@@ -27,7 +27,7 @@ AHEAD_MAX: Final = 1_048_576
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT: Final = "boot "
 _OF_LEADER: Final = "leader"
-"""In the place of the id of a boot: never that of this one."""
+"""Stands in the place of a boot id: never equal to this machine's."""
 
 
 class AheadFile:
@@ -42,7 +42,7 @@ class AheadFile:
         return queue in self._named
 
     def name(self, queues: Collection[QueueKey]) -> None:
-        """Records that messages of these queues may be read early. On disk on return. Raises StorageError."""
+        """Record that messages of these queues may be read early. On disk on return. Raises StorageError."""
         try:
             if self._fd is None:
                 self._fd = self._begun()
@@ -68,7 +68,7 @@ class AheadFile:
         return fd
 
     def spoil(self) -> None:
-        """Records that messages already read are about to be cut off; the next writer treats this like a power cut."""
+        """Record that messages already read are about to be cut off; the next writer treats this like a power cut."""
         if self._fd is None:
             return
         try:
@@ -84,19 +84,19 @@ class AheadFile:
             )
 
     def forget_queues(self) -> None:
-        """Everything is on disk, and the writer stops."""
+        """Delete the file: everything is on disk, and the writer stops."""
         self.close()
         forget_doubt(self._path.parent)
 
     def close(self) -> None:
-        """Closes the file and leaves it unchanged."""
+        """Close the file and leave it unchanged."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def queues_in_doubt(root: Path) -> list[QueueKey]:
-    """The queues of which messages may have been read and lost. Empty after an orderly stop.
+    """Return the queues of which messages may have been read and lost. Empty after an orderly stop.
 
     Also empty if a process was killed while the machine kept running: the kernel has everything that was read.
     """
@@ -114,7 +114,7 @@ def queues_in_doubt(root: Path) -> list[QueueKey]:
 
 
 def leave_in_doubt(root: Path, queues: Collection[QueueKey]) -> None:
-    """Records these queues in a log that is a copy: its leader may have assigned offsets that the copy never gets.
+    """Record these queues in a log that is a copy: its leader may have assigned offsets that the copy never gets.
 
     The next writer, for example after a promotion, skips them. Raises StorageError.
     """
@@ -123,7 +123,7 @@ def leave_in_doubt(root: Path, queues: Collection[QueueKey]) -> None:
 
 
 def forget_doubt(root: Path) -> None:
-    """No queue is in doubt any more."""
+    """Delete the file: no queue is in doubt any more."""
     try:
         (root / "ahead").unlink()
     except FileNotFoundError:
@@ -136,13 +136,13 @@ def _line(text: str) -> bytes:
 
 
 def _text(line: bytes) -> str | None:
-    """What a line says, if it is whole: a torn one was written for messages that were not seen yet."""
+    """Return the text of a line if it is whole: a torn one was written for messages that were not seen yet."""
     crc, _, text = line.partition(b" ")
     return text.decode() if crc == f"{crc32c(text):08x}".encode() else None
 
 
 def _boot_id() -> str:
-    """Another one each time the machine starts. A random one where the system tells none."""
+    """Return an id that changes each time the machine starts; a random one where the system tells none."""
     try:
         return BOOT_ID.read_text("ascii").strip()
     except OSError:

@@ -44,12 +44,12 @@ T = TypeVar("T")
 
 
 def queue_directory(root: Path, topic: str, queue: int) -> Path:
-    """The directory of a queue's cells, below the log's directory."""
+    """Return the directory of a queue's cells, below the log's directory."""
     return root / "queues" / topic / f"{queue:04}"
 
 
 def queues_of(root: Path) -> list[tuple[str, int]]:
-    """The topics and queue numbers that have cells. Ignores other names."""
+    """Return the topics and queue numbers that have cells. Ignores other names."""
     return sorted(
         (topic, int(queue))
         for topic in _listed(root / "queues")
@@ -66,22 +66,22 @@ def _listed(directory: Path) -> list[str]:
 
 
 def queues_of_topic(root: Path, topic: str) -> list[int]:
-    """The numbers of a topic's queues."""
+    """Return the numbers of a topic's queues."""
     return sorted(int(name) for name in _listed(root / "queues" / topic) if _QUEUE.fullmatch(name))
 
 
 def cells_file(directory: Path, base_offset: int) -> Path:
-    """The file whose first cell begins at this offset."""
+    """Return the file whose first cell begins at this offset."""
     return directory / f"{base_offset:020}.cells"
 
 
 def seed_of(log_id: int, topic: str, queue: int) -> int:
-    """The seed of the checksums of a queue's cells, by which cells of other queues or logs are rejected."""
+    """Return the seed of the checksums of a queue's cells, by which cells of other queues or logs are rejected."""
     return int(crc32c(f"{log_id}/{topic}/{queue}".encode()))
 
 
 class Cell(NamedTuple):
-    """Where a frame is, and what it contains."""
+    """The position of a frame, and its contents."""
 
     base_offset: int
     position: int
@@ -90,20 +90,20 @@ class Cell(NamedTuple):
     last_stored_at_us: int
     header_crc: int
     crc: int = 0
-    """As it was read; made when it is written."""
+    """The checksum as read; computed when the cell is written."""
 
     def pack(self, seed: int) -> bytes:
-        """Its 40 bytes."""
+        """Return its 40 bytes."""
         checked = _CHECKED.pack(*self[:6])
         return checked + _CRC.pack(extend(seed, checked))
 
     def is_whole(self, seed: int) -> bool:
-        """Whether it is intact and was written for this queue."""
+        """Return True if it is intact and was written for this queue."""
         return int(extend(seed, _CHECKED.pack(*self[:6]))) == self.crc
 
     @classmethod
     def of(cls, frame: Header) -> Cell:
-        """The cell of a frame."""
+        """Return the cell of a frame."""
         return cls(
             frame.base_offset, frame.position, frame.size_bytes, frame.count, frame.last_stored_at_us, frame.header_crc
         )
@@ -134,7 +134,7 @@ class CellFile(Sequence[Cell]):
         return found[0]
 
     def read(self, start: int, count: int) -> list[Cell]:
-        """At most this many cells from this one on; fewer at the file's end."""
+        """Return at most this many cells from this one on; fewer at the file's end."""
         data = os.pread(self._fd, count * CELL_SIZE_BYTES, start * CELL_SIZE_BYTES)
         return [
             Cell._make(fields) for fields in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])
@@ -148,12 +148,12 @@ class Cells:
         self.directory = directory
 
     def files(self) -> list[int]:
-        """The offsets at which the files begin."""
+        """Return the offsets at which the files begin."""
         return files_of(self.directory, ".cells")
 
     @contextmanager
     def open(self, base: int) -> Iterator[CellFile]:
-        """One file. Raises FileNotFoundError when it is deleted."""
+        """Open one file. Raises FileNotFoundError when it is deleted."""
         fd = os.open(cells_file(self.directory, base), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield CellFile(fd)
@@ -161,7 +161,7 @@ class Cells:
             os.close(fd)
 
     def load(self, base: int) -> NDArray[np.void]:
-        """All cells of one file, as they are now. Raises CorruptLog when it is gone."""
+        """Return all cells of one file, as they are now. Raises CorruptLog when it is gone."""
         path = cells_file(self.directory, base)
         try:
             return np.fromfile(path, CELL)
@@ -169,11 +169,11 @@ class Cells:
             raise CorruptLog(f"{path} is missing") from exc
 
     def mark(self) -> int | None:
-        """Where a queue without cells continues: the name of its first file, which is empty."""
+        """Return the offset at which a queue without cells continues: the name of its first file, which is empty."""
         return next(iter(self.files()), None)
 
     def last(self) -> Cell | None:
-        """The last cell, if any."""
+        """Return the last cell, if any."""
         return while_cut(self._last)
 
     def _last(self) -> Cell | None:
@@ -184,7 +184,7 @@ class Cells:
         return None
 
     def first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
-        """The first cell with at least this value of a field that increases from cell to cell, if any."""
+        """Return the first cell with at least this value of a field that increases from cell to cell, if any."""
         return while_cut(lambda: self._first(what, least))
 
     def _first(self, what: Callable[[Cell], int], least: int) -> Cell | None:
@@ -199,14 +199,14 @@ class Cells:
         return None
 
     def following(self, base: int) -> int | None:
-        """The file after this one."""
+        """Return the file after this one."""
         bases = self.files()
         place = bisect_right(bases, base)
         return bases[place] if place < len(bases) else None
 
 
 def while_cut(look: Callable[[], T]) -> T:
-    """The result of a look-up, repeated if the writer has cut the queue meanwhile."""
+    """Return the result of a look-up, repeated if the writer has cut the queue meanwhile."""
     for _ in range(_LOOKS_MAX):
         try:
             return look()

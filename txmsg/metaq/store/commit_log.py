@@ -24,7 +24,10 @@ _PARTS_MAX = os.sysconf("SC_IOV_MAX")
 
 
 def files_of(directory: Path, suffix: str) -> list[int]:
-    """The numbers that name the files of a directory, in order; none when it does not exist. Ignores other files."""
+    """Return the numbers that name the files of a directory, in order; none when it does not exist.
+
+    Ignores other files.
+    """
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -33,18 +36,18 @@ def files_of(directory: Path, suffix: str) -> list[int]:
 
 
 def is_named(name: str, suffix: str) -> bool:
-    """Whether a name is that of a file of a log: 20 digits and this suffix."""
+    """Return True if a name is that of a file of a log: 20 digits and this suffix."""
     digits = name[:_DIGITS]
     return digits + suffix == name and len(digits) == _DIGITS and digits.isascii() and digits.isdecimal()
 
 
 def unwritten(log: Path, exc: OSError) -> str:
-    """That a log cannot be written, and why: the begin of an error's text."""
+    """Return the begin of an error's text: that a log cannot be written, and why."""
     return f"the log {log} {'is full' if is_full(exc) else 'cannot be written'}: {refusal_text(exc, log)}"
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes changes of a directory (files created, renamed, removed) durable."""
+    """Make changes of a directory (files created, renamed, removed) durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -53,7 +56,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def log_file(directory: Path, first: int) -> Path:
-    """The file that begins at this position."""
+    """Return the file that begins at this position."""
     return directory / f"{first:020}.log"
 
 
@@ -68,23 +71,23 @@ class CommitLogWriter:
         file_size_bytes_max: int = FILE_SIZE_BYTES_MAX,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_failure: called before what is not known to be on disk is cut off."""
+        """Open the last file. on_failure: called before bytes that are not known to be on disk are cut off."""
         self.directory = directory
         self.end = end
         """The position after the last byte written."""
         self.synced = end
-        """What is before this position is on disk."""
+        """The position before which everything is on disk."""
         self.syncs = Histogram(SECONDS)
-        """How long the disk took."""
+        """Seconds that the disk took."""
         self.failed: StorageError | None = None
-        """Why nothing can be appended any more."""
+        """The reason why nothing can be appended any more."""
         self._offsets = self._offsets_synced = 0  # how many were appended since it was opened, and are on disk
         self._on_failure = on_failure
         self._file_size_bytes_max = file_size_bytes_max
         self._rolling = threading.Lock()  # while the file is another one
         firsts = files_of(directory, ".log")
         self.first = firsts[-1] if firsts else end
-        """Where the last file begins."""
+        """The begin of the last file."""
         self._fd = self._open(self.first)
 
     def _open(self, first: int) -> int:
@@ -96,12 +99,12 @@ class CommitLogWriter:
         return fd
 
     def room(self, size_bytes: int) -> bool:
-        """Whether the last file has room for this many bytes; an empty one always has."""
+        """Return True if the last file has room for this many bytes; an empty one always has."""
         used = self.end - self.first
         return used == 0 or used + size_bytes <= self._file_size_bytes_max
 
     def roll(self) -> None:
-        """Completes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
+        """Complete the last file, on disk, and begin the next. Raises StorageError, and then nothing has changed."""
         self.sync()
         fd = self._open(self.end)
         with self._rolling:
@@ -111,11 +114,11 @@ class CommitLogWriter:
 
     @property
     def offsets_unsynced(self) -> int:
-        """How many appended offsets are not known to be on disk."""
+        """The number of appended offsets that are not known to be on disk."""
         return self._offsets - self._offsets_synced
 
     def append(self, parts: Sequence[Buffer], offsets: int) -> None:
-        """Writes all parts, which contain this many offsets, or nothing. Raises StorageError.
+        """Write all parts, which contain this many offsets, or nothing. Raises StorageError.
 
         If the disk is full, a partial write is undone.
         """
@@ -141,7 +144,7 @@ class CommitLogWriter:
             rest = rest[os.write(self._fd, rest) :]
 
     def sync(self) -> int:
-        """Everything appended before this call is on disk. Returns up to which position.
+        """Return when everything appended before this call is on disk. Returns up to which position.
 
         Raises StorageError, and from then on `failed` has the reason. After a failed sync the kernel regards the data
         as written and shows it to readers, so everything that is not known to be on disk is cut off, and nothing more
@@ -166,11 +169,11 @@ class CommitLogWriter:
         return self.synced
 
     def fail(self, why: str) -> None:
-        """Refuses all further appends."""
+        """Refuse all further appends."""
         self.failed = StorageError(why)
 
     def close(self) -> None:
-        """Syncs and closes."""
+        """Sync and close."""
         try:
             if self.failed is None:
                 self.sync()
@@ -207,7 +210,7 @@ class CommitLogReader:
         self._window = (0, b"")  # what `ahead` has read: from which position on
 
     def files(self) -> list[int]:
-        """The positions at which the existing files begin. Discards data that was read ahead."""
+        """Return the positions at which the existing files begin. Discards data that was read ahead."""
         self._window = (0, b"")
         self._firsts = files_of(self.directory, ".log")
         for first in self._files.keys() - set(self._firsts):
@@ -215,19 +218,19 @@ class CommitLogReader:
         return self._firsts
 
     def begin_position(self) -> int:
-        """The first position that is kept."""
+        """Return the first position that is kept."""
         return next(iter(self.files()), 0)
 
     def end_position(self) -> int:
-        """The position after the last byte of the last file."""
+        """Return the position after the last byte of the last file."""
         return self.end_after(self.files())
 
     def end_after(self, firsts: Sequence[int]) -> int:
-        """The position after the last byte of the last of these files; more files may exist by now."""
+        """Return the position after the last byte of the last of these files; more files may exist by now."""
         return firsts[-1] + log_file(self.directory, firsts[-1]).stat().st_size if firsts else 0
 
     def read(self, position: int, size_bytes: int) -> memoryview:
-        """These bytes. Raises CorruptLog if they are not, or no longer, all there."""
+        """Return these bytes. Raises CorruptLog if they are not, or no longer, all there."""
         return memoryview(self._read(position, size_bytes))
 
     def _read(self, position: int, size_bytes: int) -> bytes:
@@ -242,7 +245,7 @@ class CommitLogReader:
         return data
 
     def ahead(self, position: int, size_bytes: int, end: int) -> memoryview:
-        """As `read`, for sequential reading up to `end` in the same file: reads ahead and buffers."""
+        """Read as `read` does, for sequential reading up to `end` in the same file: reads ahead and buffers."""
         start, window = self._window
         if not start <= position <= position + size_bytes <= start + len(window):
             size = min(max(size_bytes, _READ_AHEAD_BYTES), max(size_bytes, end - position))
@@ -250,14 +253,16 @@ class CommitLogReader:
         return memoryview(window)[position - start : position - start + size_bytes]
 
     def read_some(self, position: int, size_bytes_max: int) -> memoryview:
-        """These bytes, or fewer where their file ends."""
+        """Return these bytes, or fewer where their file ends."""
         firsts = self.files()
         following = bisect_right(firsts, position)
         end = firsts[following] if following < len(firsts) else self.end_after(firsts)
         return self.read(position, min(size_bytes_max, end - position))
 
     def find_bytes(self, sought: bytes, start: int, end: int) -> int:
-        """The first position of these bytes between `start` and `end` in one file; `end` if they are not found."""
+        """Return the first position of these bytes between `start` and `end` in one file; `end` if they are not
+        found.
+        """
         while start < end:
             size = min(_SEARCHED_AT_ONCE_BYTES, end - start)
             place = self._read(start, size).find(sought)

@@ -77,7 +77,9 @@ class DelayedEntry(NamedTuple):
 
 
 def entry_of(batch: DelayedBatch, due_us: int, *, now_us: int, ahead_us: int) -> Payload:
-    """A batch that is to wait until then. Raises InvalidMessage if it cannot wait, or not for so long."""
+    """Return the entry of a batch that waits until then. Raises InvalidMessage if it cannot wait, or not for so
+    long.
+    """
     topic, queue, payload = batch
     check_name("topic", topic)
     if not 0 <= queue < QUEUES_MAX:
@@ -95,7 +97,7 @@ def entry_of(batch: DelayedBatch, due_us: int, *, now_us: int, ahead_us: int) ->
 
 
 class DelayedMove(NamedTuple):
-    """Where an entry went."""
+    """The place to which an entry was moved."""
 
     entry: int
     queue: int
@@ -111,7 +113,7 @@ class MoveNote(NamedTuple):
     moves: tuple[DelayedMove, ...]
 
     def leaves(self, turn: Turn) -> bool:
-        """Whether an entry waited when it was written, or came later."""
+        """Return True if an entry waited when the note was written, or came later."""
         return turn > self.turn or turn[1] >= self.taken
 
     def pack(self) -> bytes:
@@ -126,12 +128,12 @@ class MoveNote(NamedTuple):
 
 
 def note_batch(note: MoveNote, now_us: int) -> DelayedBatch:
-    """A note, as it is appended."""
+    """Return a note, as it is appended."""
     return DelayedBatch(DELAYED, NOTES, encode(FrameColumns([note.pack()], [now_us])))
 
 
 def recall_batch(topic: str, number: int, now_us: int) -> DelayedBatch:
-    """That an entry is not to be moved."""
+    """Return the record that an entry must not be moved, as it is appended."""
     return DelayedBatch(DELAYED, RECALLS, encode(FrameColumns([_RECALL.pack(number) + topic.encode()], [now_us])))
 
 
@@ -142,11 +144,11 @@ class DelayedReader:
         self.log = log
 
     def end_number(self) -> int:
-        """The number of the next entry."""
+        """Return the number of the next entry."""
         return self.log.queue(DELAYED, ENTRIES).end_offset()
 
     def last_note(self) -> MoveNote:
-        """How far moving has come. What was moved since is moved again if a repair has removed its notes."""
+        """Return the progress of moving. Entries moved since are moved again if a repair has removed their notes."""
         notes = self.log.queue(DELAYED, NOTES)
         begin, end = notes.range()
         while begin < end:
@@ -162,7 +164,9 @@ class DelayedReader:
         return MoveNote((-1, -1), oldest, oldest, ())
 
     def recalled(self, first: int) -> dict[int, str]:
-        """The numbers of entries that were recalled, with their topics: of all from this number on, maybe others."""
+        """Return the numbers of entries that were recalled, with their topics: of all from this number on, maybe
+        others.
+        """
         entry = first_kept(self.log.root, first)
         if entry is None:
             return {}
@@ -171,7 +175,7 @@ class DelayedReader:
         return {_RECALL.unpack_from(body)[0]: body[_RECALL.size :].decode("ascii") for body in found}
 
     def entries(self, offset: int, end: int) -> Iterator[tuple[int, DelayedEntry]]:
-        """Entries by number. Those that are missing are told."""
+        """Yield entries by number. Missing ones are logged."""
         for message in self._messages(ENTRIES, offset, end):
             assert message.offset is not None
             yield message.offset, DelayedEntry.unpack(message.body)
@@ -203,7 +207,7 @@ class DelayedReader:
 
 
 def first_kept(root: Path, number: int) -> Cell | None:
-    """The first entry from this number on that is kept. For any thread."""
+    """Return the first entry from this number on that is kept. Any thread may call it."""
     return Cells(queue_directory(root, DELAYED, ENTRIES)).first(_end_of, number + 1)
 
 
@@ -215,7 +219,7 @@ def _end_of(cell: Cell) -> int:
 
 
 class WaitingSend(NamedTuple):
-    """What one send appended for one queue and time. number: to recall it."""
+    """The messages that one send appended for one queue and time. number: to recall them."""
 
     due_at_us: int
     number: int
@@ -231,7 +235,7 @@ class Delayed(NamedTuple):
     first: Sequence[WaitingSend]
 
     def plus(self, other: Delayed, limit: int) -> Delayed:
-        """Both together."""
+        """Return both together."""
         messages = Counter(self.messages)
         messages.update(other.messages)
         return Delayed(messages, nsmallest(limit, (*self.first, *other.first)))
@@ -240,7 +244,10 @@ class Delayed(NamedTuple):
 def delayed_from(
     log: LogReader, start: int, limit: int, *, size_bytes: int, shows: Callable[[str], bool] = lambda _: True
 ) -> tuple[Delayed, int]:
-    """What waits, of so many bytes from this number on; and the number to go on at, 0: that was all.
+    """Return waiting messages, of so many bytes from this number on, and the number at which to continue; 0: that was
+    all.
+
+    Messages of a move that a crash has cut off are missing until the log is opened for writing.
 
     After a crash, what it has cut off a move is not among it before the log is opened for writing.
     """

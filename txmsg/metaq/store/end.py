@@ -58,6 +58,8 @@ Placed: TypeAlias = tuple[QueueEnd, Cell, int]
 class LogEnd:
     """The end of an open log. Methods need `lock` unless they say otherwise.
 
+    position: the end of the log; everything before is on disk. on_rolled: called when a file is completed.
+
     position: where it continues; everything before is on disk. on_rolled: called when a file is completed.
     """
 
@@ -77,7 +79,7 @@ class LogEnd:
         self.identity = identity
         self.queues = queues
         self.own: set[QueueKey] = set()
-        """What was appended to, but for what is mirrored."""
+        """The queues appended to, without mirrored ones."""
         self.is_closed = False
         self._syncing = threading.Lock()  # one fdatasync at a time, for all that wait; taken before `lock`
         self._ahead = AheadFile(root)
@@ -92,12 +94,12 @@ class LogEnd:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Prevents appends and syncs meanwhile. Holds `lock`."""
+        """Prevent appends and syncs meanwhile. Holds `lock`."""
         with self._syncing, self.lock:
             yield
 
     def require_usable(self) -> None:
-        """Raises StorageError, or MisuseError if it was closed."""
+        """Raise StorageError, or MisuseError if it was closed."""
         if self.writer.failed is not None:
             raise StorageError(
                 f"the log {self.root} accepts no more appends: {self.writer.failed}"
@@ -115,7 +117,7 @@ class LogEnd:
     # ---- appending
 
     def place(self, appends: Sequence[Append]) -> list[Placed]:
-        """Writes frames to the end of the log: all of them, into one file, or none."""
+        """Write frames to the end of the log: all of them, into one file, or none."""
         parts, placed, size = self.foreseen(appends)
         if not self.writer.room(size):
             self.writer.roll()
@@ -126,7 +128,7 @@ class LogEnd:
         return placed
 
     def foreseen(self, appends: Sequence[Append]) -> tuple[list[Buffer], list[Placed], int]:
-        """The frames as they will stand at the end of the log, in parts, and their size. Moves nothing yet.
+        """Return the frames as they will stand at the end of the log, in parts, and their size. Moves nothing yet.
 
         Raises MisuseError for a base_offset that is not the queue's end, and as `Queues.of`.
         """
@@ -164,7 +166,7 @@ class LogEnd:
         return parts, placed, position - self.writer.end
 
     def bases(self, appends: Sequence[Append]) -> list[int]:
-        """The offsets at which these batches of messages will begin, each where its queue ends."""
+        """Return the offsets at which these batches of messages will begin, each where its queue ends."""
         bases: list[int] = []
         ends: dict[QueueEnd, int] = {}
         for append in appends:
@@ -174,12 +176,12 @@ class LogEnd:
         return bases
 
     def note(self, placed: Sequence[Placed]) -> None:
-        """Moves the ends of queues."""
+        """Move the ends of queues after these frames, whose cells wait to be written."""
         for queue, cell, end in placed:
             self.queues.add(queue, cell, end)
 
     def name_early(self, queues: Collection[QueueKey]) -> None:
-        """Has the log say first that messages of these queues may be seen before they are on disk. Raises StorageError.
+        """Record first that messages of these queues may be seen before they are on disk. Raises StorageError.
 
         Raises InvalidName and MisuseError for what cannot be a queue.
         """
@@ -189,7 +191,7 @@ class LogEnd:
             self._ahead.name(new)
 
     def pass_over_doubt(self, now_us: int) -> None:
-        """Marks offsets as missing that may have been assigned before a power cut lost their messages."""
+        """Mark offsets as missing that may have been assigned before a power cut lost their messages."""
         if queues := queues_in_doubt(self.root):
             ends = [self.queues.of(*queue).end + AHEAD_MAX for queue in queues]
             self.note(
@@ -212,8 +214,9 @@ class LogEnd:
         forget_doubt(self.root)
 
     def cut(self, topic: str, queue: int, begin: int, payloads: Sequence[Payload]) -> None:
-        """Makes a queue continue at `begin`, with these batches; its messages from there on become void. On disk on
-        return. Needs `alone`.
+        """Continue a queue at `begin`, with these batches; its messages from there on become void. On disk on return.
+
+        Needs `alone`.
         """
         end = self.queues.of(topic, queue)
         end_before, end.end = end.end, begin
@@ -232,7 +235,7 @@ class LogEnd:
         self.write_cells(self.writer.end)
 
     def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
-        """Appends what another log has at the same position: see `Log.take_frames`. Needs `alone`."""
+        """Append frames of another log, at the same position as there: see `Log.take_frames`. Needs `alone`."""
         self.require_usable()
         writer = self.writer
         if first != writer.first and first == writer.end:
@@ -254,7 +257,7 @@ class LogEnd:
         self.write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
 
     def begin_generation(self, generation: int) -> None:
-        """Later frames have this generation of the log. On disk on return."""
+        """Give later frames this generation of the log. On disk on return."""
         identity = LogIdentity(self.identity.log_id, generation)
         write_identity(self.root, identity)
         self.identity = identity
@@ -262,7 +265,7 @@ class LogEnd:
     # ---- to disk, and to readers
 
     def write_cells(self, up_to: int, only: Sequence[QueueEnd] | None = None) -> None:
-        """Publishes frames before this position to readers. Cells that cannot be written wait; `require_usable`
+        """Publish frames before this position to readers. Cells that cannot be written wait; `require_usable`
         retries.
         """
         try:
@@ -272,14 +275,14 @@ class LogEnd:
             self._unseen = exc
 
     def settle(self) -> None:
-        """Everything appended is on disk and visible. Needs `alone`. Raises StorageError."""
+        """Return when everything appended is on disk and visible. Needs `alone`. Raises StorageError."""
         self.require_usable()
         self.writer.sync()
         self.write_cells(self.writer.synced)
         self.require_usable()
 
     def sync(self, position: int) -> None:
-        """Returns when everything before this position is on disk and visible to readers. Without `lock`."""
+        """Return when everything before this position is on disk and visible to readers. Without `lock`."""
         with self._syncing:  # a second caller finds its work done by the first
             if self.writer.synced < position:
                 if self.writer.failed is not None:
@@ -290,11 +293,11 @@ class LogEnd:
 
     @property
     def has_unseen(self) -> bool:
-        """Whether something is not on disk yet, or not visible."""
+        """True if something is not on disk yet, or not visible."""
         return self.writer.synced < self.writer.end or self._unseen is not None
 
     def close(self, *, is_whole: bool) -> None:
-        """Syncs and closes. is_whole: the next writer need not check for losses. Without `lock`."""
+        """Sync and close. is_whole: the next writer need not check for losses. Without `lock`."""
         with self.alone():  # an append that was under way has ended, or finds its work done
             try:
                 self.writer.close()

@@ -1,4 +1,4 @@
-"""Tells apart what a crash may leave: whole frames, a torn end, damage."""
+"""Tells apart the remains of a crash: whole frames, a torn end, damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txmsg.metaq.store.commit_log import CommitLogReader
 
 
 def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[Header]:
-    """The headers of whole frames from `start` on. Raises DamagedFrame at the first damaged one."""
+    """Return the headers of whole frames from `start` on. Raises DamagedFrame at the first damaged one."""
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
         position = max(first, start)
@@ -24,7 +24,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
 
 
 class DamagedFrame(Exception):
-    """There is no whole frame at `position`."""
+    """A position without a whole frame."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"position {position}: {why}")
@@ -32,7 +32,7 @@ class DamagedFrame(Exception):
 
 
 def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> Header:
-    """The header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame.
+    """Return the header of the frame at this position, whose payload matches its checksum, too. Raises BadFrame.
 
     `end`: of the file, or before it.
     """
@@ -42,7 +42,7 @@ def whole_frame(log: CommitLogReader, log_id: int, position: int, end: int) -> H
 
 
 def verified_payload(header: Header, log: CommitLogReader, log_id: int, position: int, end: int) -> memoryview:
-    """The stored payload of a frame of this log, which is whole and at its own position. Raises BadFrame."""
+    """Return the stored payload of a frame of this log, which is whole and at its own position. Raises BadFrame."""
     if header.position != position:
         raise BadFrame(f"it is a frame written for position {header.position}")
     if header.log_id != log_id:
@@ -53,7 +53,9 @@ def verified_payload(header: Header, log: CommitLogReader, log_id: int, position
 
 
 def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool:
-    """Whether the incomplete data at `position` is the torn end of a crash: no later frame says that it was on disk."""
+    """Return True if incomplete data at `position` is the torn end of a crash: no later frame says that it was
+    on disk.
+    """
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
         start = max(first, position + 1)
@@ -65,7 +67,7 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
 
 
 def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Header | None:
-    """The first whole frame in this part of a file, at whatever position it begins; None if there is none."""
+    """Return the first whole frame in this part of a file, at whatever position it begins; None if there is none."""
     while (start := log.find_bytes(MAGIC, start, end)) < end:
         try:
             return whole_frame(log, log_id, start, end)

@@ -32,7 +32,7 @@ class Growth:
         self._last: tuple[int, Path] | None = None  # when the directory last changed, and its last file then
 
     def wait(self, found: Callable[[], T], wait_s: float) -> T:
-        """Returns the result of `found` as soon as it is not empty; an empty one after wait_s, or if the log is closed.
+        """Return the result of `found` as soon as it is not empty; an empty one after wait_s, or if the log is closed.
 
         `found` is called again while the log grows, and a little longer: a batch becomes visible when it is on disk,
         which may be a moment after its file has grown. For disks slower than that it is also called every second.
@@ -51,7 +51,7 @@ class Growth:
         return result
 
     def _last_file(self) -> tuple[Path, int] | None:
-        """The last file and its size; None when there is none."""
+        """Return the last file and its size; None when there is none."""
         try:
             changed_at = self._directory.stat().st_mtime_ns
             last = self._last

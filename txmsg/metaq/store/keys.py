@@ -46,7 +46,7 @@ _BLOCK: Final = np.dtype([("first", "<u8"), ("crc", "<u4"), ("zero", "<u4")])
 BLOCK_COUNT: Final = 4096
 _ENTRY_SIZE_BYTES: Final = 8 + 4
 KEYS_AT_ONCE: Final = 65_536
-"""What a part has at least, if another one follows."""
+"""Keys of a part at least, if another one follows."""
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _ALL: Final = 2**64 - 1
 _IN_MEMORY_MAX: Final = 4
@@ -65,13 +65,13 @@ class FrameKeys(NamedTuple):
     """The position up to which frames were read."""
 
     def with_next(self, others: FrameKeys) -> FrameKeys:
-        """These, and those of the frames that follow."""
+        """Return these keys, and those of the frames that follow."""
         hashes, places = np.concatenate((self.hashes, others.hashes)), np.concatenate((self.places, others.places))
         return FrameKeys(hashes, places, others.end)
 
 
 def keys_file(root: Path, first: int) -> Path:
-    """The index of the commitlog file that begins at this position."""
+    """Return the index of the commitlog file that begins at this position."""
     return root / "keys" / f"{first:020}.keys"
 
 
@@ -79,14 +79,14 @@ def keys_file(root: Path, first: int) -> Path:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of a key of a topic."""
+    """Return the hash of a key of a topic."""
     data = key.encode()
     return int(_hashes(np.array([_folded(topic)], np.uint64), np.array([len(data)]), data)[0])
 
 
 @lru_cache(maxsize=1024)
 def _folded(topic: str) -> int:
-    """What the bytes of a topic and a zero make of a hash, before those of the key."""
+    """Return the hash of a topic's bytes and a zero, with which the hashes of its keys begin."""
     folded = 0
     for byte in (*topic.encode(), 0):
         folded = (folded * _FACTOR + byte + 1) & _ALL
@@ -95,14 +95,17 @@ def _folded(topic: str) -> int:
 
 @lru_cache(maxsize=1)
 def _powers(count: int) -> _Hashes:
-    """The powers of the factor, modulo 2**64."""
+    """Return the powers of the factor, modulo 2**64."""
     factors = np.full(count, _FACTOR, np.uint64)
     factors[0] = 1
     return np.cumprod(factors, dtype=np.uint64)
 
 
 def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes:
-    """The hash of each key: folded * F + byte + 1 for byte after byte, modulo 2**64, and mixed. Keys are not empty."""
+    """Return the hash of each key: folded * F + byte + 1 for byte after byte, modulo 2**64, and mixed.
+
+    Keys are not empty.
+    """
     ends = np.cumsum(lengths)
     powers = _powers(1 << int(np.max(lengths)).bit_length())
     from_end = np.repeat(ends - 1, lengths) - np.arange(len(data))
@@ -118,7 +121,7 @@ def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes
 
 
 def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[FrameKeys]:
-    """The keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
+    """Return the keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
 
     Damaged data is skipped if frames follow; otherwise it may be half written, and indexing ends before it.
     """
@@ -159,7 +162,7 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
 
 
 def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[Header, memoryview | None]]:
-    """The headers of frames, and their payloads if they have keys."""
+    """Return the headers of frames, and their payloads if they have keys."""
     position = start
     while position < end:
         try:
@@ -179,7 +182,7 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
 
 
 def write_keys(root: Path, log_id: int, first: int, parts: list[FrameKeys]) -> None:
-    """Writes the index of a finished file. Raises StorageError."""
+    """Write the index of a finished file. Raises StorageError."""
     hashes = np.concatenate([part.hashes for part in parts])
     places = np.concatenate([part.places for part in parts])
     order = np.argsort(hashes, kind="stable")  # so that the places of one hash still rise
@@ -229,12 +232,12 @@ class KeysFile:
         self._begin = _HEAD.size + len(table)
 
     def check(self) -> None:
-        """Reads all of it. Raises BadKeys for a block that is damaged."""
+        """Read all of it. Raises BadKeys for a block that is damaged."""
         for number in range(len(self._table)):
             self._in_block(number, 0)
 
     def places(self, key: int) -> list[int]:
-        """Where the frames begin that may have a key of this hash: rising, from the begin of the file, over 8."""
+        """Return the begins of frames that may have a key of this hash: rising, from the begin of the file, over 8."""
         firsts = self._table["first"]
         number = max(0, int(np.searchsorted(firsts, np.uint64(key))) - 1)
         found: list[int] = []
@@ -272,7 +275,7 @@ class KeyFinder:
         self._in_memory: OrderedDict[int, list[FrameKeys]] = OrderedDict()
 
     def positions(self, topic: str, key: str) -> Iterator[int]:
-        """Where frames stand that may have a message with this key, oldest first."""
+        """Yield the positions of frames that may have a message with this key, oldest first."""
         sought = key_hash(topic, key)
         firsts = self._log.files()
         for gone in [first for first in (*self._files, *self._in_memory) if first not in firsts]:
@@ -290,7 +293,7 @@ class KeyFinder:
             yield from (first + 8 * place for place in places)
 
     def _in_file(self, first: int, end: int, sought: int) -> list[int] | None:
-        """By the index of a finished file; None if there is none that can be read."""
+        """Search the index of a finished file; return None if there is none that can be read."""
         try:
             if first not in self._files:
                 self._files[first] = KeysFile(self._root, self._log_id, first, end)
@@ -306,7 +309,7 @@ class KeyFinder:
         return places
 
     def _in_parts(self, first: int, end: int, sought: int) -> list[int]:
-        """By an index in memory, made as far as the file goes now."""
+        """Search an index in memory, built up to the file's current end."""
         parts = self._in_memory.setdefault(first, [])
         self._in_memory.move_to_end(first)
         if len(self._in_memory) > _IN_MEMORY_MAX:
@@ -334,16 +337,16 @@ class KeyIndexer:
         self._thread = threading.Thread(target=self._run, name="txmsg-metaq-keys", daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Start the thread."""
         self._due.set()
         self._thread.start()
 
     def wake(self) -> None:
-        """Has it look for finished files."""
+        """Notify the thread of a finished file."""
         self._due.set()
 
     def stop(self) -> None:
-        """Ends it, within a part of a file; what is not indexed is when the log is opened next."""
+        """Stop the thread, within a part of a file; the rest is indexed when the log is opened next."""
         self._stopped = True
         self._due.set()
         self._thread.join()
@@ -364,7 +367,7 @@ class KeyIndexer:
                 _log.exception("log.keys_failed", "keys of %(log)s are indexed later", log=self._root)
 
     def run_once(self) -> None:
-        """Indexes each finished file that has no index, or a damaged one. Raises StorageError, CorruptLog."""
+        """Index each finished file that has no index, or a damaged one. Raises StorageError, CorruptLog."""
         with self._one_at_a_time:
             self._index_all()
 

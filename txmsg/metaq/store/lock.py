@@ -15,7 +15,7 @@ _log = EventLog(__name__)
 
 
 def make_private(directory: Path, *, below: Path | None = None) -> None:
-    """Creates a directory that no other user can read, and likewise its missing parents below `below`.
+    """Create a directory that no other user can read, and likewise its missing parents below `below`.
 
     Existing directories are not changed. Raises StorageError if this is root and the directory, or one on the way
     there, another user's.
@@ -30,7 +30,7 @@ def make_private(directory: Path, *, below: Path | None = None) -> None:
 
 
 def lock_private(directory: Path, *, what: str, user: str) -> int:
-    """Makes a private directory, and locks it until the descriptor that this returns is closed.
+    """Make a private directory, and lock it until the returned descriptor is closed.
 
     what, user: of the directory, for errors. Raises LogBusy, and StorageError for a directory that cannot be made, or
     that of another user if this is root.
@@ -50,7 +50,7 @@ def lock_private(directory: Path, *, what: str, user: str) -> int:
 
 
 class WriteLock:
-    """Held until `release` by the process that created it, not by its forked children.
+    """A write lock, held until `release` by the process that created it, not by its forked children.
 
     Creates the directories of the log. Raises LogBusy, and StorageError for a directory that cannot be written, or
     that of another user if this is root.
@@ -59,7 +59,7 @@ class WriteLock:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.is_copy = False
-        """Whether this process was forked from the one that holds it."""
+        """True if this process was forked from the one that holds it."""
         require_own(root, "the log")
         try:
             make_private(root)
@@ -88,18 +88,18 @@ class WriteLock:
             )
 
     def release(self) -> None:
-        """Lets another process write."""
+        """Let another process write."""
         self._is_held = False
         os.close(self._fd)
 
     def _renew(self) -> None:
-        """The lock stays with the parent: closing the child's copy of its file does not release it."""
+        """Close a forked child's copy of the file, which does not release the parent's lock."""
         self.is_copy = True
         if self._is_held:
             self.release()
 
     def require(self) -> None:
-        """Raises MisuseError in a forked child, because it and its parent would overwrite each other's data."""
+        """Raise MisuseError in a forked child, because it and its parent would overwrite each other's data."""
         if self.is_copy:
             raise MisuseError(
                 f"process {os.getpid()} was forked from the one that writes the log {self._root}, and must not write "

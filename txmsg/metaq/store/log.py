@@ -49,8 +49,9 @@ class Log:
         clock: Callable[[], float] = time.time,
         follows: bool = False,
     ) -> None:
-        """follows: the log is a copy of another log, and accepts only its frames. Raises NotLeader for a copy that is
-        not opened with it.
+        """Open the log. follows: the log is a copy of another log, and accepts only its frames.
+
+        Raises NotLeader for a copy that is not opened with it.
         """
         self.root = Path(root)
         self.follows = follows
@@ -107,22 +108,22 @@ class Log:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process was forked from the one that writes the log."""
+        """True if this process was forked from the one that writes the log."""
         return self._write_lock.is_copy
 
     @property
     def identity(self) -> LogIdentity:
-        """Which log it is, and its current generation."""
+        """The log's identity, and its current generation."""
         return self._end.identity
 
     # ---- topics
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """The settings of this topic: those that were set, or else the log's defaults."""
+        """Return the settings of this topic: those that were set, or else the log's defaults."""
         return _OF_DELAYED if topic == DELAYED else self._topics.of(topic)
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Sets the settings of this topic, from the next append on; stored in the log. Raises StorageError."""
+        """Set the settings of this topic, from the next append on; stored in the log. Raises StorageError."""
         self._write_lock.require()
         self._topics.set(topic, settings, self.checkpoint)
 
@@ -135,7 +136,7 @@ class Log:
     # ---- appending
 
     def append(self, appends: Sequence[Append], flush: Flush | None = None) -> list[int]:
-        """Appends all batches, or none, and returns their first offsets. On disk as each topic's flush promises.
+        """Append all batches, or none, and return their first offsets. On disk as each topic's flush promises.
 
         flush: SYNC: all are on disk, regardless of their topics. TIMED: waits for none; those of a synchronous topic
         become visible when they are on disk. Raises MisuseError for a base_offset that is not the queue's end, or a
@@ -169,12 +170,15 @@ class Log:
         return [cell.base_offset for _, cell, _ in placed]
 
     def next_offset(self, topic: str, queue: int) -> int:
-        """The offset of the queue's next message. Raises InvalidName, MisuseError, CorruptLog."""
+        """Return the offset of the queue's next message. Raises InvalidName, MisuseError, CorruptLog."""
         with self._end.lock:
             return self._queues.of(topic, queue).end
 
     def waiting(self, append: Append) -> Append:
-        """The batch to append now: for a delayed batch, the entry that waits. Raises InvalidMessage, MisuseError."""
+        """Return the batch to append now: for a delayed batch, the entry that waits.
+
+        Raises InvalidMessage, MisuseError.
+        """
         due_at_us = append.due_at_us
         if due_at_us is None:
             return append
@@ -186,7 +190,7 @@ class Log:
         return Append(DELAYED, ENTRIES, entry_of(batch, due_at_us, now_us=int(self._clock() * 1e6), ahead_us=ahead_us))
 
     def _append_own(self, batches: Sequence[DelayedBatch], note: Callable[[Sequence[int]], DelayedBatch]) -> None:
-        """Appends due batches after a note of where they are. Raises StorageError.
+        """Append due batches after a note of where they are. Raises StorageError.
 
         Also to closed topics: they were accepted earlier. Readers see them when they are on disk.
         """
@@ -200,7 +204,7 @@ class Log:
             end.own.update((batch.topic, batch.queue) for batch in batches)
 
     def recall(self, topic: str, number: int) -> None:
-        """Cancels a delayed batch, on disk on return. number: what its append returned.
+        """Cancel a delayed batch, on disk on return. number: the offset that its append returned.
 
         Repeating it changes nothing. Raises MisuseError if it is not waiting, StorageError, NotLeader.
         """
@@ -209,13 +213,13 @@ class Log:
         self._mover.recall(topic, number, int(self._clock() * 1e6))
 
     def _require_open_for(self, appends: Sequence[Append]) -> None:
-        """Raises MisuseError for a queue that accepts no appends. A mirror may append in any case."""
+        """Raise MisuseError for a queue that accepts no appends. A mirror may append in any case."""
         for append in appends:
             if not append.is_mirrored:
                 self.settings_of(append.topic)._require_takes(append.topic, append.queue)
 
     def require_leader(self) -> None:
-        """Raises NotLeader for a log that accepts no changes, including those beside its frames."""
+        """Raise NotLeader for a log that accepts no changes, including those beside its frames."""
         if self.follows:
             raise not_leader(self.root, "it is a copy")
         if self._fenced is not None:
@@ -226,7 +230,7 @@ class Log:
     # ---- cutting
 
     def fork(self, cuts: Sequence[tuple[str, int, int]]) -> int:
-        """Continues under a new generation, in which these queues (topic, queue, offset) end at these offsets.
+        """Continue under a new generation, in which these queues (topic, queue, offset) end at these offsets.
 
         Returns the generation, which all later frames have. See also `truncate`.
         """
@@ -240,7 +244,7 @@ class Log:
         return generation
 
     def truncate(self, topic: str, queue: int, offset: int) -> None:
-        """Drops the messages of a queue from this offset on; the next appended message gets it. On disk on return.
+        """Drop the messages of a queue from this offset on; the next appended message gets it. On disk on return.
 
         The frames stay in place, because frames of other queues are between them; a mark in the log makes them void.
         The offset may be before the first one kept. Raises OffsetOutOfRange past the end, and CorruptLog if a frame
@@ -256,7 +260,7 @@ class Log:
                 self._end.cut(topic, queue, begin, payloads)
 
     def refill(self, topic: str, queue: int, base_offset: int, payload: Payload) -> bool:
-        """Replaces a hole that a repair has left by messages with exactly its offsets. On disk on return.
+        """Replace a hole that a repair has left by messages with exactly its offsets. On disk on return.
 
         Returns False if they need more room than the hole has: then they stay missing. The original messages fit if
         they are compressed as before. Raises MisuseError if there is no such hole, OffsetOutOfRange, CorruptLog.
@@ -281,7 +285,7 @@ class Log:
             return frozenset(queue for queue in self._end.own if queue[0] != DELAYED)
 
     def fence(self, generation: int, copy_id: bytes) -> int:
-        """Accepts no appends from now on, even after it is reopened: a copy continues under this generation.
+        """Accept no appends from now on, even after it is reopened: a copy continues under this generation.
 
         Returns the end of the log; everything before is on disk. Raises MisuseError for a generation that is not later,
         NotLeader for a copy, or if another copy has fenced it before.
@@ -308,7 +312,7 @@ class Log:
             return self._writer.synced
 
     def take_frames(self, first: int, frames: memoryview, headers: Sequence[Header]) -> None:
-        """Appends the leader's frames at the same position, in the file that begins at `first`. On disk on return.
+        """Append the leader's frames at the same position, in the file that begins at `first`. On disk on return.
 
         headers: of the frames, which are whole. Raises BadFrame for frames that do not follow, StorageError.
         """
@@ -318,7 +322,7 @@ class Log:
             self._end.take_frames(first, frames, headers)
 
     def promote(self) -> int:
-        """Makes a copy the leader, from the next time it is opened. Returns its generation."""
+        """Make a copy the leader, from the next time it is opened. Returns its generation."""
         assert self.follows
         self._write_lock.require()
         with self._end.lock:
@@ -330,7 +334,7 @@ class Log:
     # ---- upkeep
 
     def flush(self) -> None:
-        """Everything appended is on disk. Raises StorageError."""
+        """Return when everything appended is on disk. Raises StorageError."""
         self._write_lock.require()
         self._end.sync(self._writer.end)
 
@@ -340,11 +344,11 @@ class Log:
         self._upkeep.checkpoint()
 
     def apply_settings(self, config: LogConfig) -> None:
-        """Applies these settings, as far as they are live, within the previous `flush_s`."""
+        """Apply these settings, as far as they are live, within the previous `flush_s`."""
         self.config = config
 
     def delete_old(self, *, size_bytes_max: int | None = None) -> list[int]:
-        """Deletes the oldest files beyond the age or size limit, and returns their first positions.
+        """Delete the oldest files beyond the age or size limit, and return their first positions.
 
         Never the file being written. Runs by itself at each checkpoint. size_bytes_max: overrides the setting.
         """
@@ -363,11 +367,14 @@ class Log:
         return self.config.retention_s if wanted is None else wanted
 
     def _kept_from(self) -> int | None:
-        """A copy's mover moves nothing: what waits is its leader's to keep."""
+        """Return the position from which delayed messages need the log.
+
+        None for a copy, whose leader decides what is kept.
+        """
         return None if self.follows else self._mover.kept_from()
 
     def size(self) -> LogSize:
-        """The current size of the log. Reads its directory."""
+        """Return the current size of the log. Reads its directory."""
         firsts = files_of(self.root / "commitlog", ".log")
         end = self._writer.end
         return LogSize(end - next(iter(firsts), end), len(firsts))
@@ -384,12 +391,12 @@ class Log:
         )
 
     def index_keys(self) -> None:
-        """Indexes the keys of all completed files. Runs by itself on a thread after a file is completed."""
+        """Index the keys of all completed files. Runs by itself on a thread after a file is completed."""
         self._write_lock.require()
         self._indexer.run_once()
 
     def close(self) -> None:
-        """Flushes everything and lets another process write, even if the disk fails. Closing twice is fine."""
+        """Flush everything and let another process write, even if the disk fails. Closing twice is fine."""
         if self._end.is_closed or self.is_copy:
             return
         self.moving.stop()
@@ -413,11 +420,11 @@ class LogCounts(NamedTuple):
     """Counters of the writer of a log since it was opened."""
 
     unsynced_bytes: int
-    """Appended, and not known to be on disk."""
+    """Bytes appended, and not known to be on disk."""
     deleted_files: int
     syncs: Histogram
     """Seconds that the disk took."""
     delayed_messages: int
     """Messages that wait until they are due."""
     delayed_late_s: float
-    """How long ago the first of them was due."""
+    """Seconds since the first of them was due."""

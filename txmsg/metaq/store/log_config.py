@@ -64,7 +64,7 @@ class LogConfig:
         live=True,
     )
     topic: TopicSettings = _DEFAULT
-    """What holds for topics that have no settings of their own. Default: synchronous, not compressed."""
+    """Settings of topics that have none of their own. Default: synchronous, not compressed."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -23,14 +23,16 @@ from txmsg.metaq.store.delayed import (
 from txmsg.metaq.store.reader import LogReader
 
 _WINDOW_US: Final = 3_600_000_000
-"""What is due later is not kept in memory."""
+"""The time before which a message must be due to be kept in memory."""
 _MARGIN_US: Final = 60_000_000
 _READ_TOGETHER_MAX: Final = 1000
 _MOVED_TOGETHER_MAX: Final = 250
-"""So few that a mover that is killed every few hundred milliseconds gets on: what has no note is not moved."""
+"""Entries moved together: so few that a mover that is killed every few hundred milliseconds progresses, as only noted
+moves count.
+"""
 _TOGETHER_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _PASSED_OVER_SIZE_BYTES_MAX: Final = 1024
-"""To read so much that is not wanted costs no more than to look for the next place."""
+"""Unwanted bytes that are read rather than skipped: reading them costs no more than finding the next place."""
 
 _Due: TypeAlias = tuple[int, int, int]
 """Due time in us, offset and size in bytes of an entry."""
@@ -59,34 +61,39 @@ class Mover:
         self._heap: list[_Due] = []
         self._window_end_us = 0
         self._has_later = False
-        """Whether some that wait are due after the window."""
+        """True if some waiting entries are due after the window."""
         self._turn: Turn = (-1, -1)
         self._taken = 0
         self._first = 0
         self._moved = 0
-        """Entries since `_first` was looked for."""
+        """Entries moved since `_first` was last determined."""
         self._recalled: set[int] = set()
-        """Not to be moved, as far as they may still be read again."""
+        """Entries that must not be moved, as far as they may still be read again."""
         self.waiting_messages = 0
-        """As far as they were read."""
+        """Messages that wait, as far as they were read."""
 
     @property
     def first_due_us(self) -> int | None:
-        """When the first waiting entry is due; None: not within the hour."""
+        """The time at which the first waiting entry is due; None: not within the hour."""
         return next((due_us for due_us, *_ in self._heap[:1]), None)
 
     def kept_from(self) -> int | None:
-        """The position from which on the log is needed for waiting entries; None: not needed. For any thread."""
+        """Return the position from which on the log is needed for waiting entries; None: not needed.
+
+        Any thread may call it.
+        """
         cell = first_kept(self._root, self._first)
         return None if cell is None else cell.position
 
     def run_once(self, now_us: int) -> tuple[int | None, set[tuple[str, int]]]:
-        """Moves what is due. Returns when to look again (None: when something arrives), and the queues that grew."""
+        """Move due entries. Returns the time of the next run (None: when an entry arrives), and the queues that
+        grew.
+        """
         with self._lock:
             return self._run_once(now_us)
 
     def recall(self, topic: str, number: int, now_us: int) -> None:
-        """Cancels an entry, on disk on return. Repeating it changes nothing.
+        """Cancel an entry, on disk on return. Repeating it changes nothing.
 
         Raises MisuseError if it is not waiting in this topic.
         """
@@ -152,7 +159,7 @@ class Mover:
     # ---- what waits
 
     def _recover(self, now_us: int) -> DelayedReader:
-        """Reads what the last note says, and what is not done of it."""
+        """Read the last note, and the entries that it leaves to be moved."""
         reader = self._reader = DelayedReader(LogReader(self._root))
         try:
             note = reader.last_note()
@@ -168,7 +175,7 @@ class Mover:
         return reader
 
     def _look_ahead(self, reader: DelayedReader, now_us: int) -> None:
-        """Goes on to the next window."""
+        """Advance to the next window."""
         since_us, self._window_end_us = self._window_end_us, now_us + _WINDOW_US
         kept, self._heap, self._has_later = self._heap, [], False
         known = {number for _, number, _ in kept}
@@ -179,7 +186,7 @@ class Mover:
             raise
 
     def _read_waiting(self, reader: DelayedReader, waits: Callable[[Turn], bool]) -> None:
-        """Reads again what was read before, for what waits."""
+        """Read entries again that were read before, and keep those that wait."""
         first, messages = self._taken, 0
         for number, entry in reader.entries(self._first, self._taken):
             if number not in self._recalled and waits((entry.due_us, number)):
@@ -190,13 +197,13 @@ class Mover:
         self._begin_at(first)
 
     def _begin_at(self, first: int) -> None:
-        """Nothing before this entry waits."""
+        """Record that nothing before this entry waits."""
         self._first = first
         if self._recalled:
             self._recalled = {number for number in self._recalled if number >= first}
 
     def _take_in(self, reader: DelayedReader) -> bool:
-        """Reads some that came since; whether there are more."""
+        """Read some new entries; return True if there are more."""
         end = reader.end_number()
         found: list[_Due] = []
         taken, size_bytes, messages = end, 0, 0
@@ -223,7 +230,7 @@ class Mover:
     # ---- moving
 
     def _move(self, reader: DelayedReader, now_us: int) -> set[tuple[str, int]]:
-        """Moves some that are due, with all that came after their time: so that the note says what is done."""
+        """Move some due entries, with all that came after their time, so that the note's position is true."""
         due: list[_Due] = []
         size_bytes = 0
         try:
@@ -261,7 +268,9 @@ class Mover:
 
     @staticmethod
     def _is_there(reader: DelayedReader, move: DelayedMove) -> bool:
-        """Whether what was moved is in its queue; also when what was moved is not kept any more, here or there.
+        """Return True if a moved batch is in its queue; also if it is not kept any more, here or there.
+
+        Not if its offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
 
         Not where offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
         """
@@ -289,7 +298,7 @@ def _due_of(number: int, entry: DelayedEntry) -> _Due:
 
 
 def _entries(reader: DelayedReader, waiting: Iterable[_Due]) -> Iterator[tuple[int, DelayedEntry]]:
-    """These as they are in the log, in the order in which they stand there: one by one costs 20 system calls each."""
+    """Yield these entries in the order in which they stand in the log: one by one costs 20 system calls each."""
     sizes = {number: size_bytes for _, number, size_bytes in waiting}
     numbers = sorted(sizes)
     start = numbers[0]

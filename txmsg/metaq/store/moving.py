@@ -15,15 +15,18 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 _LOOK_S_MAX = 1.0
-"""Clocks may be set meanwhile, and what a timed flush makes visible comes unannounced."""
+"""Seconds between two runs at most.
+
+Clocks may be set meanwhile, and messages that a timed flush makes visible come unannounced.
+"""
 
 
 class Moving:
-    """Starts with the first delayed message. clock: seconds since 1970."""
+    """The mover's thread. Starts with the first delayed message. clock: seconds since 1970."""
 
     def __init__(self, root: Path, mover: Mover, clock: Callable[[], float]) -> None:
         self.on_moved: Callable[[set[tuple[str, int]]], None] = lambda _: None
-        """Told the queues that have got something; called on the thread."""
+        """Called on the thread with the queues that have got messages."""
         self._root = root
         self._mover = mover
         self._clock = clock
@@ -33,12 +36,12 @@ class Moving:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Starts if entries may be waiting from before."""
+        """Start the thread if entries may be waiting from before."""
         if queue_directory(self._root, DELAYED, ENTRIES).is_dir():
             self.wake()
 
     def wake(self) -> None:
-        """An entry has arrived."""
+        """Notify the thread of a new entry."""
         self._due.set()
         with self._starting:
             if self._thread is None and not self._is_stopped:
@@ -46,7 +49,7 @@ class Moving:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the current move is done. Waiting entries are moved when the log is opened next."""
+        """Return when the current move is done. Waiting entries are moved when the log is opened next."""
         with self._starting:
             self._is_stopped = True
         self._due.set()

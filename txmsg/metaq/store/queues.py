@@ -40,10 +40,12 @@ class Unsynced:
 
     files: set[str] = field(default_factory=set)
     directories: set[str] = field(default_factory=set)
-    """Where files may have been made, or were deleted: to sync one costs a commit of the file system's journal."""
+    """Directories in which files may have been created, or were deleted: syncing one costs a commit of the file
+    system's journal.
+    """
 
     def add(self, other: Unsynced) -> None:
-        """This as well."""
+        """Add these as well."""
         self.files |= other.files
         self.directories |= other.directories
 
@@ -57,7 +59,9 @@ class OpenFiles:
         self.unsynced = Unsynced()
 
     def append(self, path: str, data: bytes, size_bytes: int) -> None:
-        """Appends to a file of this size, made with its directory when missing: all of it, or OSError and nothing."""
+        """Append to a file of this size, created with its directory when missing: all of it, or raise OSError and write
+        nothing.
+        """
         fd = self._fds.get(path)
         if fd is None:
             fd = self._open(path)
@@ -68,7 +72,7 @@ class OpenFiles:
             self._rewrite(fd, data, size_bytes)
 
     def _rewrite(self, fd: int, data: bytes, size_bytes: int) -> None:
-        """After a short write, writes everything again: its cause becomes an error, and no partial cell remains."""
+        """Write everything again after a short write: its cause becomes an error, and no partial cell remains."""
         os.ftruncate(fd, size_bytes)
         written = 0
         try:
@@ -93,7 +97,7 @@ class OpenFiles:
         return fd
 
     def cut(self, path: str, size_bytes: int) -> None:
-        """Keeps so many bytes of a file, or deletes it when that is none."""
+        """Keep so many bytes of a file, or delete it if there are none."""
         self.unsynced.files.add(path)
         if size_bytes:
             os.truncate(path, size_bytes)
@@ -104,7 +108,7 @@ class OpenFiles:
         os.unlink(path)
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 
@@ -118,7 +122,7 @@ def _open_files_max(wanted: int) -> int:
 
 
 def sync_files(root: Path, unsynced: Unsynced) -> None:
-    """This is on disk."""
+    """Sync these files and directories to disk."""
     are_many = len(unsynced.files) > _SYNCED_ONE_BY_ONE_MAX
     if are_many and (syncfs := getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)):
         # One pass over the file system, not one commit of its journal for each of ten thousand files.
@@ -155,7 +159,7 @@ class QueueEnd:
     directory: Path
     end: int
     is_new: bool
-    """Nothing was ever appended: it begins where the first append says."""
+    """True if nothing was ever appended: it begins where the first append says."""
     last_stored_at_us: int
     file: str
     file_cells: int
@@ -167,7 +171,7 @@ class QueueEnd:
         self.name = self.topic.encode()
 
     def add(self, cell: Cell, end: int) -> None:
-        """Notes the cell of a frame that was appended. `end`: the offset after it."""
+        """Note the cell of a frame that was appended. `end`: the offset after it."""
         if cell.last_stored_at_us >= self.last_stored_at_us:
             self.last_stored_at_us = cell.last_stored_at_us
         else:
@@ -176,7 +180,7 @@ class QueueEnd:
         self.end, self.is_new = end, False
 
     def write(self, files: OpenFiles, up_to: int) -> None:
-        """Writes the cells of frames that begin before this position. After an OSError they wait on."""
+        """Write the cells of frames that begin before this position. After an OSError they wait."""
         while self.waiting and self.waiting[0].position < up_to:
             if self.file_cells >= CELLS_PER_FILE_MAX or not self.file_cells:
                 self.file, self.file_cells = str(cells_file(self.directory, self.waiting[0].base_offset)), 0
@@ -189,7 +193,7 @@ class QueueEnd:
             del self.waiting[: len(ready)]
 
     def cut(self, files: OpenFiles, offset: int) -> None:
-        """Drops the cells of frames that begin at this offset or later, written or not."""
+        """Drop the cells of frames that begin at this offset or later, written or not."""
         self.waiting = [cell for cell in self.waiting if cell.base_offset < offset]
         self.file, self.file_cells, last = _drop_cells(files, self.directory, _base_offset, offset)
         last = self.waiting[-1] if self.waiting else last
@@ -208,7 +212,7 @@ def _position(cell: Cell) -> int:
 def _drop_cells(
     files: OpenFiles, directory: Path, what: Callable[[Cell], int], limit: int
 ) -> tuple[str, int, Cell | None]:
-    """Drops the cells from this limit on. Returns the file to append to, how many cells it has, and the last one."""
+    """Drop the cells from this limit on. Returns the file to append to, how many cells it has, and the last one."""
     cells = Cells(directory)
     for base in reversed(cells.files()):
         path = cells_file(directory, base)
@@ -233,10 +237,10 @@ class Queues:
         self._waiting: dict[QueueEnd, None] = {}
         self.files = OpenFiles(open_files_max)
         self.known_ends: dict[QueueKey, int] = {}
-        """Where queues ended when the log was opened."""
+        """The ends of queues when the log was opened."""
 
     def of(self, topic: str, queue: int) -> QueueEnd:
-        """One queue. Raises InvalidName, MisuseError for a wrong number, CorruptLog when its end is damaged."""
+        """Return one queue. Raises InvalidName, MisuseError for a wrong number, CorruptLog when its end is damaged."""
         end = self._ends.get((topic, queue))
         return self._load(topic, queue) if end is None else end
 
@@ -261,29 +265,31 @@ class Queues:
         return end
 
     def add(self, queue: QueueEnd, cell: Cell, end: int) -> None:
-        """Notes the cell of a frame that was appended, to be written when it may be seen."""
+        """Note the cell of a frame that was appended, to be written when it may be seen."""
         queue.add(cell, end)
         self._waiting[queue] = None
 
     def write(self, up_to: int, only: Iterable[QueueEnd] | None = None) -> None:
-        """Writes the cells of frames that begin before this position. After an OSError all that are left wait on."""
+        """Write the cells of frames that begin before this position. After an OSError all that are left wait."""
         for queue in list(self._waiting) if only is None else only:
             queue.write(self.files, up_to)
             if not queue.waiting:
                 self._waiting.pop(queue, None)
 
     def complete_up_to(self, position: int) -> int:
-        """The position before which all cells are written, at most this one."""
+        """Return the position before which all cells are written, at most this one."""
         return min([position, *(queue.waiting[0].position for queue in self._waiting)])
 
     def ends(self) -> dict[QueueKey, int]:
-        """The ends of all queues that ever had messages."""
+        """Return the ends of all queues that ever had messages."""
         return {**self.known_ends, **{key: queue.end for key, queue in self._ends.items() if not queue.is_new}}
 
     # ---- when the log is opened
 
     def drop_from(self, position: int, is_synchronous: Callable[[str], bool] | None = None) -> int:
-        """Forgets the cells of all frames from this position on: recovery finds them again. Then `known_ends` are true.
+        """Drop the cells of all frames from this position on: recovery finds them again. Then `known_ends` are true.
+
+        Returns the position up to which cells of synchronous topics say that the log was on disk.
 
         Returns up to where cells of synchronous topics say that the log was on disk.
         """
@@ -304,14 +310,14 @@ class Queues:
         return on_disk
 
     def forget_queue(self, topic: str, number: int) -> None:
-        """Deletes all cells of a queue."""
+        """Delete all cells of a queue."""
         remove_cells(queue_directory(self._root, topic, number))
         self._ends.pop((topic, number), None)
         self.known_ends.pop((topic, number), None)
 
 
 def mark_end(directory: Path, end: int) -> None:
-    """Records where a queue with no messages kept continues: an empty file of cells."""
+    """Record where a queue with no messages kept continues: an empty file of cells."""
     make_private(directory, below=directory.parents[2])
     remove_cells(directory)
     cells_file(directory, end).touch(0o600)
@@ -319,6 +325,6 @@ def mark_end(directory: Path, end: int) -> None:
 
 
 def remove_cells(directory: Path) -> None:
-    """Deletes the cells of a queue."""
+    """Delete the cells of a queue."""
     for base in Cells(directory).files():
         cells_file(directory, base).unlink()

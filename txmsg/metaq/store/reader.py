@@ -53,11 +53,11 @@ class LogReader:
 
     @cached_property
     def log_id(self) -> int:
-        """From `log.json`; frames and cells of other logs are rejected by it. Raises CorruptLog."""
+        """The id in `log.json`, by which frames and cells of other logs are rejected. Raises CorruptLog."""
         return identity_of(self.root, create=False).log_id
 
     def checkpoint(self) -> Checkpoint | None:
-        """The writer's last checkpoint: cells reach at least to where queues ended then."""
+        """Return the writer's last checkpoint: cells reach at least to where queues ended then."""
         try:
             found = (self.root / "checkpoint").stat()
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class LogReader:
         return self._checkpoint[1]
 
     def begin_position(self) -> int:
-        """The first position kept. Raises CorruptLog if a file is missing that retention did not delete."""
+        """Return the first position kept. Raises CorruptLog if a file is missing that retention did not delete."""
         begin, known = self.commit_log.begin_position(), self.checkpoint()  # in this order: it is noted before files go
         if known is not None and begin > known.begin:
             raise CorruptLog(
@@ -78,7 +78,9 @@ class LogReader:
         return begin
 
     def topics(self) -> dict[str, list[int]]:
-        """The topics and the numbers of their queues, including queues with lost cells: reading these reports it."""
+        """Return the topics and the numbers of their queues, including queues with lost cells: reading these reports
+        it.
+        """
         known = self.checkpoint()
         found: dict[str, list[int]] = {}
         for topic, queue in sorted({*queues_of(self.root), *(known.ends if known else ())}):
@@ -94,7 +96,7 @@ class LogReader:
         return reader
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Kept messages with this key, by queue and offset; if more than count_max, those appended first."""
+        """Return kept messages with this key, by queue and offset; if more than count_max, those appended first."""
         if self._finder is None:
             self._finder = KeyFinder(self.root, self.log_id, self.commit_log)
         found: list[ReceivedMessage] = []
@@ -111,7 +113,7 @@ class LogReader:
         return sorted(found[:count_max], key=lambda message: (message.queue, message.offset))
 
     def _with_key(self, position: int, topic: str, key: str) -> Iterator[ReceivedMessage]:
-        """The messages of one frame that have this key."""
+        """Return the messages of one frame that have this key."""
         try:
             header = read_header(self.commit_log.read_some(position, HEADER_SIZE_BYTES_MAX))
         except BadFrame as exc:
@@ -133,7 +135,7 @@ class QueueReader:
         self._next: tuple[int, int, int] | None = None  # offset -> (file, cell) after the last fetch
 
     def batch_at(self, header: Header) -> FrameBatch | None:
-        """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
+        """Return the frame with this header if this queue has it: it is kept, may be seen, and was not cut off."""
         try:
             found = while_cut(lambda: self._find_frame(header.base_offset))
         except OffsetOutOfRange:
@@ -149,11 +151,11 @@ class QueueReader:
     # ---- where it begins and ends
 
     def is_new(self) -> bool:
-        """Whether it was never appended to."""
+        """Return True if it was never appended to."""
         return not self._cells.files()
 
     def range(self) -> tuple[int, int]:
-        """The offset of the first message kept, and the one after the last. (0, 0) if nothing was written yet.
+        """Return the offset of the first message kept, and the one after the last. (0, 0) if nothing was written yet.
 
         Raises CorruptLog.
         """
@@ -162,7 +164,7 @@ class QueueReader:
         return self._first_behind(0, end), end
 
     def range_behind(self, position: int) -> tuple[int, int]:
-        """The same of what stands in the log from this position on."""
+        """Return the same for the part of the log from this position on."""
         end = self.end_offset()
         return self._first_behind(position, end), end
 
@@ -171,12 +173,14 @@ class QueueReader:
         return end if first is None else self._whole(first).base_offset
 
     def end_offset(self) -> int:
-        """The offset after the last message. Raises CorruptLog."""
+        """Return the offset after the last message. Raises CorruptLog."""
         known = self._log.checkpoint()  # before the cells, which are never behind it
         return self._end_after(self._cells.last(), known)
 
     def end_before(self, position: int) -> int | None:
-        """The same of a queue that has nothing from this position on; None: it has, or was never appended to."""
+        """Return the same for a queue that has nothing from this position on; None: it has, or was never
+        appended to.
+        """
         known, last = self._log.checkpoint(), self._cells.last()
         if (last is None and self.is_new()) or (last is not None and last.position >= position):
             return None
@@ -188,7 +192,7 @@ class QueueReader:
         return end
 
     def _require_end(self, end: int, known: Checkpoint | None) -> None:
-        """Raises CorruptLog for a queue that ended higher, and was not cut since: its cells are lost."""
+        """Raise CorruptLog for a queue that ended higher, and was not cut since: its cells are lost."""
         expected = known.ends.get((self.topic, self.number), 0) if known else 0
         if known and end < expected and not self._is_cut_since(known.position):
             raise CorruptLog(
@@ -197,7 +201,7 @@ class QueueReader:
             )
 
     def _require_first(self) -> None:
-        """Raises CorruptLog when the first file of cells does not begin with the cell that it is named by."""
+        """Raise CorruptLog when the first file of cells does not begin with the cell that it is named by."""
         with suppress(FileNotFoundError):  # deleted by retention meanwhile
             for base in self._cells.files()[:1]:
                 with self._cells.open(base) as file:
@@ -227,7 +231,7 @@ class QueueReader:
         return self._missing(frame).end if frame.header.is_hole else cell.base_offset
 
     def checked_end(self) -> int:
-        """The same, for a writer to go on at: raises CorruptLog when the last frame is not what its cell says."""
+        """Return the same, for a writer to continue at: raises CorruptLog if the last frame does not match its cell."""
         last = self._cells.last()
         if last is None:
             return self._cells.mark() or 0
@@ -236,7 +240,7 @@ class QueueReader:
         return self._end_of(last)
 
     def holes(self) -> list[tuple[int, int]]:
-        """The missing offsets: for each hole the first one, and the one after the last."""
+        """Return the missing offsets: for each hole the first one, and the one after the last."""
         kept_from = self._log.commit_log.begin_position()
         found: list[tuple[int, int]] = []
         for base in self._cells.files():
@@ -249,7 +253,7 @@ class QueueReader:
         return found
 
     def offset_at(self, us: int) -> int:
-        """The first offset of a message stored at this time or later; the end if there is none.
+        """Return the first offset of a message stored at this time or later; the end if there is none.
 
         Clocks of brokers may differ slightly, so later messages may be slightly older.
         """
@@ -262,14 +266,14 @@ class QueueReader:
         return cell.base_offset + (self._older(cell, us) if cell.count else 0)
 
     def _older(self, cell: Cell, us: int) -> int:
-        """How many messages at a frame's begin were stored before this time."""
+        """Return how many messages at a frame's begin were stored before this time."""
         stored_at_us = self._frame(cell).to_arrow()["stored_at"].cast("int64").to_numpy()
         return int(np.argmax(stored_at_us >= us))
 
     # ---- reading
 
     def fetch(self, offset: int, *, size_bytes_max: int = 1024 * 1024, end: int | None = None) -> list[FrameBatch]:
-        """Batches from this offset on: at least one if there is any, and at most size_bytes_max in all.
+        """Return batches from this offset on: at least one if there is any, and at most size_bytes_max in all.
 
         end: none that begins there or later.
 
@@ -300,7 +304,7 @@ class QueueReader:
         raise failure
 
     def _with_way_on(self, damage: CorruptLog, offset: int) -> CorruptLog:
-        """The same, which says where what is whole begins behind this offset."""
+        """Return the same error, with the next offset after this one from which on messages are whole."""
         on = next((cell.base_offset for cell in self._whole_after(offset)), None)
         if on is None:
             return CorruptLog(f"{damage}; nothing after it is intact")
@@ -310,7 +314,7 @@ class QueueReader:
         )
 
     def _whole_after(self, offset: int) -> Iterator[Cell]:
-        """The cells behind an offset whose frames are whole, one by one."""
+        """Yield the cells behind an offset whose frames are whole, one by one."""
         for base in self._cells.files():
             with suppress(CorruptLog):
                 cells = self._cells.load(base)
@@ -342,7 +346,7 @@ class QueueReader:
         return batches
 
     def _cells_from(self, offset: int) -> Iterator[tuple[Cell, int, int]]:
-        """The cells from the one that holds `offset` on; with each the place after it: a file and a number."""
+        """Return the cells from the one that holds `offset` on; with each the place after it: a file and a number."""
         found = self._next_place(offset) or self._find_frame(offset)
         if found is None:
             return
@@ -362,7 +366,7 @@ class QueueReader:
                     cells = file.read(0, _CELLS_READ_AT_ONCE)
 
     def _next_place(self, offset: int) -> tuple[int, int, list[Cell]] | None:
-        """Where the last fetch ended, if that is still the place of this offset."""
+        """Return the place where the last fetch ended, if it is still the place of this offset."""
         if self._next is None or self._next[0] != offset:
             return None
         _, base, place = self._next
@@ -377,7 +381,9 @@ class QueueReader:
         return None
 
     def _find_frame(self, offset: int) -> tuple[int, int, list[Cell]] | None:
-        """The file, and the place in it, of the frame that holds `offset`, or will; None in a queue that is new."""
+        """Return the file, and the place in it, of the frame that holds `offset`, or will; None in a queue that
+        is new.
+        """
         bases = self._cells.files()
         cells: list[Cell] = []
         while bases and not cells:
@@ -411,7 +417,7 @@ class QueueReader:
         )
 
     def hole_at(self, offset: int) -> tuple[int, int, Header, int]:
-        """The hole that holds an offset: the file of its cell, the place in it, its header, and where it ends.
+        """Return the hole that holds an offset: the file of its cell, the place in it, its header, and where it ends.
 
         Raises MisuseError when there is none, OffsetOutOfRange, CorruptLog.
         """
@@ -422,10 +428,11 @@ class QueueReader:
         return found[0], found[1], frame.header, self._missing(frame).end
 
     def cut_at(self, offset: int) -> tuple[int, list[Payload]]:
-        """Where the frame begins that holds an offset, and what is appended there so that the queue ends at the offset.
+        """Return the begin of the frame that holds an offset, and the batches to append there so that the queue ends at
+        the offset.
 
-        Nothing if it ends there. Before the first offset that is kept, it begins there again. Raises OffsetOutOfRange
-        past the end, CorruptLog when a part of a damaged frame would be kept.
+        No batches if it ends there already. Before the first offset that is kept, it begins there again. Raises
+        OffsetOutOfRange past the end, CorruptLog when a part of a damaged frame would be kept.
         """
         if 0 <= offset < self.range()[0]:
             return offset, [cut(None)]
@@ -448,20 +455,20 @@ class QueueReader:
         return cell
 
     def _require_follows(self, cell: Cell, offset: int) -> None:
-        """Raises CorruptLog unless this cell's frame holds the offset. Only its frame knows where a hole ends."""
+        """Raise CorruptLog unless this cell's frame holds the offset. Only its frame knows where a hole ends."""
         self._whole(cell)
         if cell.base_offset > offset or (cell.base_offset + cell.count <= offset and cell.count):
             raise self._damaged(cell, f"the cell that should hold offset {offset} does not")
 
     def _require_no_hole(self, frame: FrameBatch, offset: int) -> None:
-        """Raises OffsetsMissing when a frame that holds no message says so of this offset."""
+        """Raise OffsetsMissing if a frame without messages marks this offset as missing."""
         if frame.header.is_hole and offset < (missing := self._missing(frame)).end:
             raise missing
         if frame.header.base_offset != offset:
             raise self._damaged(Cell.of(frame.header), f"the cell that should hold offset {offset} does not")
 
     def _header(self, cell: Cell, data: memoryview) -> Header:
-        """The header of the frame that these bytes begin with, compared with its cell."""
+        """Return the header of the frame that these bytes begin with, compared with its cell."""
         try:
             header = read_header(data)
         except BadFrame as exc:
@@ -481,7 +488,7 @@ class QueueReader:
         )
 
     def _frame(self, cell: Cell, skip: int = 0) -> FrameBatch:
-        """A frame that is what its cell says, and whole. skip: messages at its begin that are not asked for."""
+        """Return a frame that is whole and matches its cell. skip: messages at its begin that are left out."""
         data = self._log.commit_log.read(cell.position, cell.size_bytes)
         header = self._header(cell, data)
         try:
@@ -523,7 +530,7 @@ class CurrentReader:
         self._known: tuple[tuple[int, int], LogReader] | None = None
 
     def get(self) -> LogReader | None:
-        """None while there is no log."""
+        """Return the reader of the current log; None while there is no log."""
         try:
             found = (self._root / "log.json").stat()
         except FileNotFoundError:

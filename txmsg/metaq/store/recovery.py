@@ -1,4 +1,4 @@
-"""What the writer does with the state of a log that it opens: adds lost cells, cuts a torn end, or refuses."""
+"""Brings a log that was not closed in order: adds lost cells and cuts a torn end, or refuses a damaged log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CELLS_HELD_MAX = 65_536
 def recover(
     root: Path, log_id: int, queues: Queues, is_synchronous: Callable[[str], bool], *, follows: bool = False
 ) -> int:
-    """Reads from the checkpoint on, adds lost cells, and cuts a torn end.
+    """Read from the checkpoint on, add lost cells, and cut a torn end.
 
     follows: the log is a copy. The part torn by a power cut may be followed by whole frames, which say that it was on
     disk: on the leader's disk, from which it is copied again. If it was on the copy's own disk, cells of any topic say
@@ -41,7 +41,7 @@ def _of_any_topic(_: str) -> bool:
 
 
 def replay(header: Header, queues: Queues, frame: Callable[[], memoryview]) -> None:
-    """Does to the cells of its queue what appending this frame did. Raises BadFrame if the queue goes on elsewhere."""
+    """Apply a frame to the cells of its queue, as its append did. Raises BadFrame if the queue continues elsewhere."""
     queue = queues.of(header.topic, header.queue)
     if header.kind in {FrameKind.CUT, FrameKind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
         queue.cut(queues.files, header.base_offset)
@@ -91,7 +91,7 @@ class _Recovery:
         return CorruptLog(f"the log {self._root} is damaged: {how}; run `txmsg metaq check`")
 
     def _end_of_files(self, log: CommitLogReader, start: int) -> int:
-        """The position after the last byte, when files follow each other and begin as they are named."""
+        """Return the position after the last byte, if files follow each other and begin as they are named."""
         known = self._known or Checkpoint(0)
         firsts = log.files()
         expected = min(firsts[:1] + ([known.begin] if self._known else []), default=0)
@@ -112,7 +112,7 @@ class _Recovery:
         return expected
 
     def _forget_marks(self) -> None:
-        """An empty file of cells that no checkpoint knows was begun when the process ended."""
+        """Delete empty files of cells that no checkpoint knows: they were created as the process ended."""
         known = self._known.ends if self._known else self._queues.known_ends
         for topic, queue in self._queues.known_ends.keys() - known.keys():
             if Cells(queue_directory(self._root, topic, queue)).last() is None:
@@ -121,7 +121,7 @@ class _Recovery:
     # ---- frames
 
     def _read(self, log: CommitLogReader, start: int, end: int) -> int:
-        """Takes in all frames; returns where they end, which is before `end` if a crash has torn the last ones."""
+        """Apply all frames; return their end, which is before `end` if a crash has torn the last ones."""
         try:
             for number, header in enumerate(frames(log, self._log_id, start, end)):
                 self._replay(header, log)
@@ -137,7 +137,7 @@ class _Recovery:
         return end
 
     def _replay(self, header: Header, log: CommitLogReader) -> None:
-        """Does to the cells of its queue what appending this frame did."""
+        """Apply a frame to the cells of its queue, as its append did."""
         key = (header.topic, header.queue)
         if self._from_begin and key not in self._seen:
             self._queues.forget_queue(*key)  # what was written of frames that are not kept
@@ -148,7 +148,7 @@ class _Recovery:
             raise self._damaged(f"position {header.position}: {exc}") from exc
 
     def _require_ends(self) -> None:
-        """Has every queue go on at least where the checkpoint knew, or an offset would be given twice."""
+        """Continue every queue at least at its end in the checkpoint, or an offset would be assigned twice."""
         known = self._known.ends if self._known and self._from_begin else {}
         for (topic, queue), end in known.items():
             if (topic, queue) not in self._seen:  # nothing of it is kept
@@ -168,7 +168,9 @@ class _Recovery:
 
 
 def _sync_from(directory: Path, position: int) -> None:
-    """The process that wrote it may have been killed before it was on disk: from now on the log says that it is."""
+    """Sync the files, as their writer may have been killed before it did: from now on the log says that they are on
+    disk.
+    """
     firsts = files_of(directory, ".log")
     for first, following in zip(firsts, [*firsts[1:], position + 1], strict=False):
         if following <= position:

@@ -17,8 +17,9 @@ _HOLE_SIZE_BYTES: Final = 8
 
 
 def refill(reader: LogReader, topic: str, number: int, base_offset: int, payload: Payload) -> bool:
-    """Overwrites a hole by a frame with exactly its offsets, on disk. Returns False if the frame is larger than the
-    hole.
+    """Overwrite a hole by a frame with exactly its offsets, on disk.
+
+    Returns False if the frame is larger than the hole.
 
     For the writer, when all cells are written. A crash leaves the hole, or damage that a repair turns into one.
     """
@@ -50,7 +51,7 @@ def refill(reader: LogReader, topic: str, number: int, base_offset: int, payload
 
 
 def _overwrite(path: Path, at: int, data: bytes, head_size_bytes: int) -> None:
-    """All behind the head first: until the head is written the hole is whole."""
+    """Write everything behind the head first: until the head is written the hole is whole."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(fd, data[head_size_bytes:], at + head_size_bytes)
@@ -62,7 +63,7 @@ def _overwrite(path: Path, at: int, data: bytes, head_size_bytes: int) -> None:
 
 
 def _overwrite_cells(directory: Path, seed: int, base: int, place: int, cell: Cell) -> None:
-    """The hole's cell, and the times of those behind it that are earlier now: times rise from cell to cell."""
+    """Write the hole's cell, and the times of later cells that are earlier now: times rise from cell to cell."""
     cells = Cells(directory)
     least_us = cell.last_stored_at_us
     if place:

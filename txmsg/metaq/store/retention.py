@@ -21,7 +21,7 @@ def delete_old_files(
     note: Callable[[int], None],
     kept_from: int | None,
 ) -> list[int]:
-    """Deletes the oldest commitlog files that exceed the age or size limit, and returns their first positions.
+    """Delete the oldest commitlog files that exceed the age or size limit, and return their first positions.
 
     Never the last one. A file exceeds the age limit if it does so for every topic in it. keep_s: the seconds that a
     topic is kept, None: for ever. The age counts from the last write. Readers get OffsetOutOfRange. `note` is called
@@ -51,7 +51,7 @@ def delete_old_files(
 
 
 def _is_let_go(root: Path, first: int, following: int, keep_s: Callable[[str], float | None], age_s: float) -> bool:
-    """Whether no topic that stands between these positions wants to be kept any longer."""
+    """Return True if every topic between these positions has exceeded its retention."""
     wanting = ((topic, queue) for topic, queue in queues_of(root) if (s := keep_s(topic)) is None or s >= age_s)
     for topic, queue in wanting:
         cell = Cells(queue_directory(root, topic, queue)).first(lambda cell: cell.position, first)

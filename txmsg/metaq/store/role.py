@@ -1,4 +1,4 @@
-"""Whether a log leads or is a copy, and whether it was superseded: two small files beside it. Independent of frames.
+"""The role of a log: leader, copy, or superseded. Two small files beside it. Independent of frames.
 
 See docs/log_format.md, Copies.
 """
@@ -27,7 +27,7 @@ class CopyOf:
 
 
 def copy_of(root: Path) -> CopyOf | None:
-    """Which log this is a copy of; None for a log that leads. Raises CorruptLog."""
+    """Return the log that this one is a copy of; None for a log that leads. Raises CorruptLog."""
     try:
         found = read_checked(root / _COPY)
         return CopyOf(str(found["leader"]), bytes.fromhex(found["id"]), bool(found["is_begun"]))
@@ -41,24 +41,24 @@ def copy_of(root: Path) -> CopyOf | None:
 
 
 def write_copy(root: Path, copy: CopyOf) -> None:
-    """Records that the log is a copy. On disk on return."""
+    """Record that the log is a copy. On disk on return."""
     write_checked(root / _COPY, {"leader": copy.leader, "id": copy.id.hex(), "is_begun": copy.is_begun})
 
 
 def forget_copy(root: Path) -> None:
-    """From now on the log leads."""
+    """Make the log lead from now on."""
     _remove(root / _FENCE)
     _remove(root / _COPY)
 
 
 def require_no_copy(root: Path) -> None:
-    """Raises NotLeader for a copy, which accepts only its leader's changes."""
+    """Raise NotLeader for a copy, which accepts only its leader's changes."""
     if (root / _COPY).exists():
         raise not_leader(root, "it is a copy")
 
 
 def not_leader(root: Path, why: str) -> NotLeader:
-    """The error of a log that accepts no changes."""
+    """Return the error of a log that accepts no changes."""
     copy = copy_of(root)
     if copy is None:
         return NotLeader(
@@ -80,7 +80,7 @@ class GenerationFence:
 
 
 def fence_of(root: Path) -> GenerationFence | None:
-    """What this log was superseded by, if anything."""
+    """Return the fence that superseded this log, if any."""
     try:
         found = read_checked(root / _FENCE)
         return GenerationFence(int(found["generation"]), bytes.fromhex(found["copy"]))
@@ -94,12 +94,12 @@ def fence_of(root: Path) -> GenerationFence | None:
 
 
 def write_fence(root: Path, fence: GenerationFence) -> None:
-    """Records that a later generation has begun elsewhere. On disk on return."""
+    """Record that a later generation has begun elsewhere. On disk on return."""
     write_checked(root / _FENCE, {"generation": fence.generation, "copy": fence.copy_id.hex()})
 
 
 def forget_fence(root: Path) -> None:
-    """The log follows the one that has superseded it."""
+    """Record that the log follows the one that has superseded it."""
     _remove(root / _FENCE)
 
 

@@ -25,7 +25,7 @@ QueueKey: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """Which log this is. generation: increases when the log continues after the mirrored table has diverged."""
+    """The identity of a log. generation: increases when the log continues after the mirrored table has diverged."""
 
     log_id: int
     generation: int = 1
@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replaces a file so that after a power cut it is the old one or the new one. Raises StorageError."""
+    """Replace a file so that after a power cut it is the old one or the new one. Raises StorageError."""
     beside = path.with_name(path.name + ".new")
     try:
         with open(beside, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -55,12 +55,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_checked(path: Path, told: Mapping[str, Any]) -> None:
-    """Replaces a small file by this JSON object and its checksum. Raises StorageError."""
+    """Replace a small file by this JSON object and its checksum. Raises StorageError."""
     write_whole(path, _checked(told))
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """What `write_checked` has written, to the byte; else ValueError. Raises FileNotFoundError.
+    """Return the object that `write_checked` has written, to the byte; else raise ValueError. Raises FileNotFoundError.
 
     Raises StorageError for a file that the system does not let this process read: it is not known to be damaged.
     """
@@ -83,8 +83,9 @@ def _checked(told: Mapping[str, Any]) -> bytes:
 
 
 def identity_of(root: Path, *, create: bool) -> LogIdentity:
-    """The contents of `log.json`; created for a new log. Raises CorruptLog for another version, or if it is missing or
-    damaged.
+    """Return the contents of `log.json`; created for a new log.
+
+    Raises CorruptLog for another version, or if it is missing or damaged.
     """
     path = root / "log.json"
     if create and not path.exists() and not files_of(root / "commitlog", ".log"):
@@ -101,13 +102,13 @@ def identity_of(root: Path, *, create: bool) -> LogIdentity:
 
 
 def write_identity(root: Path, identity: LogIdentity) -> None:
-    """Writes `log.json`."""
+    """Write `log.json`."""
     told = {"version": VERSION, "log_id": identity.log_id, "generation": identity.generation}
     write_checked(root / "log.json", told)
 
 
 def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
-    """The checkpoint of this log; None if there is none, so that everything is read."""
+    """Return the checkpoint of this log; None if there is none, so that everything is read."""
     try:
         found = read_checked(root / "checkpoint")
         if found["log_id"] != log_id:
@@ -119,7 +120,7 @@ def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
 
 
 def write_checkpoint(root: Path, log_id: int, checkpoint: Checkpoint) -> None:
-    """Records that the cells of all frames before a position are on disk, and where their queues end."""
+    """Record that the cells of all frames before a position are on disk, and where their queues end."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, queue), end in checkpoint.ends.items():
         ends.setdefault(topic, {})[str(queue)] = end

@@ -25,13 +25,13 @@ class Flush(StrEnum):
 
 
 class Permission(StrEnum):
-    """Whether a topic can be written to and read. Not a user's right: it applies to all users."""
+    """The kinds of access that a topic allows. Not a user's right: it applies to all users."""
 
     READ_WRITE = "rw"
     READ = "r"
     """Appends are refused; consumers read on."""
     WRITE = "w"
-    """No member of a group is assigned its queues; appends go on."""
+    """No member of a group is assigned its queues; appends continue."""
     NONE = "none"
 
 
@@ -40,18 +40,21 @@ class TopicSettings:
     """The settings of a topic, stored in `topics.json`. Changes apply from the next append on."""
 
     flush: Flush = Flush.SYNC
-    """When its appends are on disk. Default: before `append` returns."""
+    """The time at which its appends are on disk. Default: before `append` returns."""
     compression: Compression = Compression.NONE
     """The compression by a `LogProducer`. Default: none, which is read without a copy."""
     retention_s: float | None = None
-    """Age that its messages reach at least. Default None: that of the log. A file goes when all in it have let go."""
+    """Age that its messages reach at least. Default None: that of the log.
+
+    A file is deleted when all topics in it allow it.
+    """
     write_queues: int | None = None
     """A `LogProducer` appends to so many queues, from 0 on. Default None: as many as the producer says."""
     read_queues: int | None = None
     """So many queues, from 0 on, are assigned to members of groups. Default None: all. Appends to others are refused,
     so that nothing is left unread; that of a mirror is not."""
     permission: Permission = Permission.READ_WRITE
-    """Whether producers append, and members of groups read. Default: both. The mirror of a table always appends."""
+    """The access of producers and of members of groups. Default: both. The mirror of a table always appends."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.flush, Flush):  # a str compares equal, and is another
@@ -70,17 +73,17 @@ class TopicSettings:
             raise MisuseError(f"permission={self.permission!r} of a topic: give one of Permission")
 
     def takes(self, queue: int) -> bool:
-        """Whether appends to this queue are accepted: also if it is no longer written to, but still read."""
+        """Return True if appends to this queue are accepted: also if it is no longer written to, but still read."""
         is_open = self.permission in {Permission.READ_WRITE, Permission.WRITE}
         return is_open and (self.read_queues is None or queue < self.read_queues)
 
     def gives(self, queue: int) -> bool:
-        """Whether this queue is assigned to members of groups."""
+        """Return True if this queue is assigned to members of groups."""
         is_open = self.permission in {Permission.READ_WRITE, Permission.READ}
         return is_open and (self.read_queues is None or queue < self.read_queues)
 
     def _require_takes(self, topic: str, queue: int) -> None:
-        """Raises MisuseError unless appends to this queue are accepted."""
+        """Raise MisuseError unless appends to this queue are accepted."""
         if self.takes(queue):
             return
         if self.permission in {Permission.READ, Permission.NONE}:
@@ -91,11 +94,11 @@ class TopicSettings:
         raise MisuseError(f"{what}: nothing was appended; allow it with `txmsg metaq set {topic} --log LOG {way_out}`")
 
     def _queue_that_is_read(self, queue: int) -> int:
-        """This one, or if it is no longer read, one that is."""
+        """Return this queue, or if it is no longer read, one that is."""
         return queue if self.read_queues is None else queue % self.read_queues
 
     def values(self) -> dict[str, object]:
-        """The settings as JSON values."""
+        """Return the settings as JSON values."""
         return {
             "flush": self.flush.value,
             "compression": self.compression.name.lower(),
@@ -110,18 +113,18 @@ class TopicSettingsStore:
     """Settings of topics, for the writer of a log. default: of topics without settings."""
 
     def __init__(self, root: Path, default: TopicSettings) -> None:
-        """Raises CorruptLog when they cannot be read."""
+        """Read the settings. Raises CorruptLog when they cannot be read."""
         self._root = root
         self._default = default
         self._setting = threading.Lock()
         self._topics = read_topics(root)
 
     def of(self, topic: str) -> TopicSettings:
-        """What was set, or the default."""
+        """Return the settings that were set, or the default."""
         return self._topics.get(topic, self._default)
 
     def set(self, topic: str, settings: TopicSettings, checkpoint: Callable[[], None]) -> None:
-        """Sets the settings of a topic, from the next append on; stored in the log. Raises StorageError.
+        """Set the settings of a topic, from the next append on; stored in the log. Raises StorageError.
 
         checkpoint: called before a topic becomes synchronous on disk. Cells of a timed topic may be ahead of the disk;
         those of a synchronous one must not.
@@ -143,7 +146,7 @@ class TopicSettingsStore:
 
 
 def read_topics(root: Path) -> dict[str, TopicSettings]:
-    """The topics that have settings. Raises CorruptLog if they cannot be read."""
+    """Return the topics that have settings. Raises CorruptLog if they cannot be read."""
     path = root / "topics.json"
     try:
         found = read_checked(path)
@@ -155,7 +158,7 @@ def read_topics(root: Path) -> dict[str, TopicSettings]:
 
 
 def write_topics(root: Path, topics: Mapping[str, TopicSettings]) -> None:
-    """Replaces the settings of all topics, on disk."""
+    """Replace the settings of all topics, on disk."""
     write_checked(root / "topics.json", {"topics": {name: settings.values() for name, settings in topics.items()}})
 
 

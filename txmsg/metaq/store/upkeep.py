@@ -19,7 +19,7 @@ _log = EventLog(__name__)
 
 
 class Upkeep:
-    """Runs between `start` and `stop`. Its other methods can be called from any thread.
+    """The thread, between `start` and `stop`, and its work, which any thread may call.
 
     config: the current settings. keep_s: the minimum age of a topic's messages before deletion, None: for ever.
     kept_from: the position from which on the log is needed, whatever its age. before_checkpoint: called on the thread.
@@ -50,7 +50,7 @@ class Upkeep:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when all its work has ended."""
+        """Return when all its work has ended."""
         self._stopped.set()
         self._thread.join()
 
@@ -87,7 +87,10 @@ class Upkeep:
             self._checkpoint(CommitLogReader(self._end.root / "commitlog").begin_position())
 
     def _checkpoint(self, begin: int) -> bool:
-        """Whether it was noted. Not while cells wait for room on the disk: the checkpoint before is still true."""
+        """Return True if it was written.
+
+        Not while cells wait for room on the disk: the checkpoint before is still true.
+        """
         end = self._end
         queues, files = end.queues, end.queues.files
         with end.lock:
@@ -109,7 +112,7 @@ class Upkeep:
     # ---- retention
 
     def delete_old(self, size_bytes_max: int | None) -> list[int]:
-        """Deletes the oldest files beyond the age or size limit, and returns their first positions."""
+        """Delete the oldest files beyond the age or size limit, and return their first positions."""
         with self._checkpoint_lock:
             deleted = delete_old_files(
                 self._end.root,
@@ -124,7 +127,9 @@ class Upkeep:
         return deleted
 
     def _note_begin(self, begin: int) -> None:
-        """Before files are deleted: so that one which is missing otherwise is missed."""
+        """Record the log's new begin before files are deleted, so that a file missing for another reason is
+        detected.
+        """
         try:
             noted = self._checkpoint(begin)
         except StorageError:  # the disk may be full, and deleting makes room
