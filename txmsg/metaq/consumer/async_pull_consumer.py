@@ -67,11 +67,13 @@ class AsyncPullConsumer(AsyncMember):
         super().__init__(log, group, options, LogOptions(strategy=strategy, zone=zone, missing=missing))
 
     def subscribe(self, topic: str | Topic[Any], tag: str = "*") -> None:
-        """Polls this topic, too. tag: "*" for all, or tags such as "signup || import". Call it before `start`."""
+        """Subscribe to this topic, too. tag: "*" for all, or tags such as "signup || import". Call it before
+        `start`.
+        """
         self._subscriptions.add(topic, tag)
 
     async def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
-        """The next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
+        """Return the next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
 
         The batches of the last poll count as processed: their queues may go to other members now. Offsets are stored
         only by `commit`. Bodies are as they are stored. Raises OffsetOutOfRange with missing="error", and CorruptLog.
@@ -85,15 +87,15 @@ class AsyncPullConsumer(AsyncMember):
         return batches
 
     async def commit(self) -> None:
-        """Stores that everything polled so far is processed."""
+        """Store the offsets after everything polled so far: it counts as processed."""
         self._require_started()
         await self._polls.commit()
 
     async def seek(self, topic: str, queue: int, to: Start) -> None:
-        """Continues at this position in a queue that this member owns, and stores it.
+        """Continue at this position in a queue that this member owns, and store it.
 
         To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError for a queue that
-        it does not own, and the errors of the log, such as BrokerUnavailable: then the queue goes on where it was.
+        it does not own, and the errors of the log, such as BrokerUnavailable: then the queue continues where it was.
         """
         access = self._require_started()
         lane = self._lane(topic, queue)
@@ -104,11 +106,11 @@ class AsyncPullConsumer(AsyncMember):
         await self._balance.seek(lane, offsets[lane.queue])
 
     async def close(self) -> None:
-        """Leaves the group, so that others take its queues, and ends a `poll`. Commits nothing. Idempotent."""
+        """Leave the group, so that others take its queues, and end a `poll`. Commits nothing. Idempotent."""
         await super().close()
 
     def pause(self, topic: str | None = None, queue: int | None = None) -> None:
-        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
+        """Deliver nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
         Without a topic: nothing at all, also of queues that it gets later. Returns at once. In this form, without a
         topic, it may be called before the start and by any thread.
@@ -116,7 +118,7 @@ class AsyncPullConsumer(AsyncMember):
         self._pause_or_resume_some(topic, queue, True)
 
     def resume(self, topic: str | None = None, queue: int | None = None) -> None:
-        """Ends `pause`; without a topic all pauses."""
+        """End `pause`; without a topic all pauses."""
         self._pause_or_resume_some(topic, queue, False)
 
     def _pause_or_resume_some(self, topic: str | None, queue: int | None, is_paused: bool) -> None:
@@ -143,7 +145,7 @@ class AsyncPullConsumer(AsyncMember):
         return lane
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its metrics, for `txmsg.metrics.ClientCollector`."""
         self._counts.put_figures(figures, self.group, held=0)
 
     def _log_started(self, topics: str) -> None:
@@ -153,7 +155,7 @@ class AsyncPullConsumer(AsyncMember):
         self._polls = LanePolls(self._balance, self._room)
 
     async def _close_reader(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: polls have no tasks to end."""
 
     def _stop_reading(self) -> None:
         self._polls.is_ending = True

@@ -1,4 +1,6 @@
-"""Which queues a member of a group owns, and as which lanes it has them: joins, takes, gives back, moves, stores.
+"""The queues that a member of a group owns, and their lanes: joins, takes, releases, moves and stores.
+
+No queue is released, or moved, before its handler has ended.
 
 Nothing of a queue is given back, or moved, before its handler has ended.
 """
@@ -26,7 +28,10 @@ T = TypeVar("T")
 
 
 class Balance:
-    """The member of one consumer.
+    """The queues of one consumer's member.
+
+    list_counts: the number of messages that the handler of a topic gets together. thread: of its own, for calls of the
+    member one after the other.
 
     list_counts: the messages that the handler of a topic gets together. thread: of its own, for calls of the member one
     after the other.
@@ -63,7 +68,7 @@ class Balance:
         self._has_left = False
         self._moving: dict[LogQueue, asyncio.Task[None]] = {}
         self.is_paused = False
-        """Whether lanes that are taken from now on are paused."""
+        """True if lanes that are taken from now on are paused."""
         self._told: object = None
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +83,7 @@ class Balance:
     # ---- one step
 
     async def step(self) -> None:
-        """Stores offsets, then takes and releases queues as assigned to this member."""
+        """Store offsets, then take and release queues as assigned to this member."""
         if self._member is None:
             await self._call(self._join)
         try:
@@ -92,7 +97,9 @@ class Balance:
             await self._lost()
 
     def _join(self) -> None:
-        """On the member's thread, to its end: the member that this makes leaves at once if its consumer has ended."""
+        """Join on the member's thread, without interruption: the new member leaves at once if its consumer has
+        ended.
+        """
         self._member = self._access.join(
             self._group,
             self._reads,
@@ -108,7 +115,7 @@ class Balance:
         )
 
     async def store(self) -> None:
-        """Stores how far each lane is."""
+        """Store the position of each lane."""
         moved = {
             queue: (lane, lane.position)
             for queue, lane in self.lanes.items()
@@ -174,7 +181,7 @@ class Balance:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        """Moves a lane that no caller waits for: what fails is tried again at the next step."""
+        """Move a lane that no caller waits for: a failure is logged, and tried again at the next step."""
         try:
             await move(lane, *args, **kwargs)
         except MembershipLost:
@@ -216,7 +223,7 @@ class Balance:
             lane.stored = offset
 
     async def seek(self, lane: Lane, offset: int) -> None:
-        """Has a lane go on at this offset, and stores it. Raises what the log says, and MembershipLost."""
+        """Continue a lane at this offset, and store it. Raises the log's errors, and MembershipLost."""
         if (moving := self._moving.get(lane.queue)) is not None:
             await asyncio.wait([moving])
         if self.lanes.get(lane.queue) is not lane:
@@ -228,7 +235,10 @@ class Balance:
         seeking.result()
 
     async def _lost(self) -> None:
-        """Other members own the queues by now. Joins again at the next step, when no handler runs any more."""
+        """Handle a lost membership: other members own the queues by now.
+
+        Joins again at the next step, once no handler runs.
+        """
         lanes = list(self.lanes.values())  # one that was being given back may go meanwhile
         for lane in lanes:
             lane.is_stopping = True
@@ -244,7 +254,10 @@ class Balance:
     # ---- the end
 
     async def leave(self, timeout_s: float) -> bool:
-        """Stops all lanes, waits for their handlers, stores offsets, gives all back. Whether all handlers ended."""
+        """Stop all lanes, wait for their handlers, store offsets and release all queues.
+
+        Returns True if all handlers ended.
+        """
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.is_stopping = True
@@ -272,7 +285,7 @@ class Balance:
 
 
 class _stopped:  # noqa: N801 - a context manager, used as a function
-    """A lane whose handler has ended and does not begin again meanwhile."""
+    """Stop a lane, and wait until its handler has ended; it does not begin again meanwhile."""
 
     def __init__(self, balance: Balance, lane: Lane) -> None:
         self._balance = balance

@@ -1,4 +1,4 @@
-"""Fetches for the lanes of a consumer, within bounds, and decides what becomes of offsets that are not kept."""
+"""Fetches for the lanes of a consumer, within bounds, and decides where lanes continue whose offsets are not kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of batches that are fetched and not handled, in one consumer; a batch alone may be larger."""
+"""Bytes of batches that are fetched and not handled, in one consumer; a single batch may be larger."""
 LANE_BYTES_MAX: Final = 1024 * 1024
-"""The same of one queue."""
+"""Bytes of batches that are fetched and not handled, of one queue."""
 _FETCH_BYTES: Final = 1024 * 1024
 _WAIT_S: Final = 0.25
 _RETRY_S: Final = 5.0
@@ -27,6 +27,8 @@ _TELL_S: Final = 60.0
 
 class Fetcher:
     """Fetches for all lanes at once.
+
+    are_polled: batches are passed on whole. thread: of its own, for calls that wait.
 
     are_polled: batches are handed on whole. thread: of its own, for calls that wait.
     """
@@ -51,12 +53,12 @@ class Fetcher:
         self._clock = clock
         self._turn = 0
         self.has_waited = False
-        """Whether the last step has waited for what is new."""
+        """True if the last step has waited for new messages."""
         self.missed_count = 0
-        """Messages that were gone before they could be fetched."""
+        """Messages that were deleted or missing before they could be fetched."""
 
     async def step(self) -> list[Lane]:
-        """Fetches once, waiting a little for what is new; the lanes that have got something."""
+        """Fetch once, waiting a little for new messages, and return the lanes that have got something."""
         wanted, room_bytes = self._wanted()
         self.has_waited = False
         if not wanted:
@@ -82,12 +84,17 @@ class Fetcher:
         return ready
 
     def _fetched(self, wanted: Mapping[LogQueue, int], room_bytes: int, checked: Collection[LogQueue]) -> list[Fetched]:
-        """checked: the queues of which messages are tried; others are, when they are handed to handlers."""
+        """Fetch from the log, and check that messages are readable.
+
+        checked: queues whose messages are checked here; others are when handlers get them.
+        """
         found = self._access.fetch(wanted, size_bytes_max=room_bytes, wait_s=_WAIT_S if self.has_waited else 0.0)
         return [each.readable() if each.queue in checked else each for each in found]
 
     def _wanted(self) -> tuple[dict[LogQueue, int], int]:
-        """Offsets of lanes that have room, another one first each time; and how much may be fetched."""
+        """Return the offsets of lanes that have room, beginning with another lane each time, and the bytes that may be
+        fetched.
+        """
         room_bytes = WAITING_BYTES_MAX - sum(lane.waiting_bytes for lane in self._lanes.values())
         lanes = [lane for lane in self._lanes.values() if self._has_room(lane)]
         if not lanes or room_bytes <= 0:

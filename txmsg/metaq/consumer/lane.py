@@ -1,4 +1,4 @@
-"""What a member has of one queue that it owns: what was fetched, what is being handled, where it is. Pure: no I/O.
+"""A queue that a member owns: its fetched messages, those being handled, and its position. Pure: no I/O.
 
 The messages of a lane are handled one at a time, those of different lanes side by side.
 """
@@ -21,31 +21,31 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.wire.tags import TagExpression
 
 CHUNK_COUNT = 128
-"""Messages of a queue that are handed to its handler together, one after the other."""
+"""Messages of a queue that are passed to its handler together, one after the other."""
 
 
 def chunk_count_of(list_count: int) -> int:
-    """The same for a handler of lists: as many as make full ones, since none goes beyond a chunk."""
+    """Return the same for a handler of lists: enough for full lists, since none goes beyond a chunk."""
     return -(-CHUNK_COUNT // list_count) * list_count
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive messages of a lane, being handled. Its handler notes how far it is."""
+    """Consecutive messages of a lane, being handled. Its handler records its progress in it."""
 
     tried: Sequence[Tried]
     offsets: Sequence[int]
-    """Of each message in the lane's own queue, and after the last one where the lane goes on."""
+    """The offset of each message in the lane's own queue, and the one at which the lane continues after the last."""
     done: int = 0
     failed: list[Tried] = field(default_factory=list)
     first_failed: int | None = None
-    """Where the first that failed and is kept nowhere else yet stands."""
+    """The index of the first message that failed and is stored nowhere else yet."""
     keep_at: float | None = None
-    """When what failed is kept, by the loop's clock, though more of the chunk could be handled."""
+    """The time, by the loop's clock, at which failed messages are stored even if more of the chunk could be handled."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it was handled, or has failed."""
+        """True if every message was handled, or has failed."""
         return self.done == len(self.tried)
 
     @property
@@ -55,20 +55,20 @@ class Chunk:
 
     @property
     def offset(self) -> int:
-        """Before this offset all is handled, or kept in the retries."""
+        """The offset before which everything is handled, or stored in the retries."""
         return self.offsets[self.done] if self.first_failed is None else self.first_failed
 
     def together(self, topic: str, count: int) -> list[ReceivedMessage]:
-        """The next messages of one topic, at most so many."""
+        """Return the next messages of one topic, at most this many."""
         following = (tried.message for tried in self.tried[self.done : self.done + count])
         return list(takewhile(lambda message: message.topic == topic, following))
 
     def succeeded(self) -> None:
-        """The next message was handled."""
+        """Record that the next message was handled."""
         self.done += 1
 
     def fail(self, failure: HandlerFailure) -> None:
-        """The next message failed."""
+        """Record that the next message failed."""
         if self.first_failed is None:
             self.first_failed = self.offsets[self.done]
         self.failed.append(self.tried[self.done].failed(failure))
@@ -76,7 +76,7 @@ class Chunk:
 
 
 class Lane:
-    """A queue that is owned, from an offset on."""
+    """An owned queue, from an offset on."""
 
     def __init__(
         self,
@@ -92,27 +92,27 @@ class Lane:
         self.wanted = wanted
         self.is_retry = is_retry
         self.offset = offset
-        """The next one to be handled."""
+        """The offset to be handled next."""
         self.stored = offset
-        """What is stored of that."""
+        """The stored value of `offset`."""
         self.fetch_offset = offset
-        """The next one to be fetched."""
+        """The offset to be fetched next."""
         self.unreadable_at: int | None = None
-        """The message that could not be read last."""
+        """The offset of the last message that could not be read."""
         self.waiting_bytes = 0
-        """Of batches that were fetched and are not handled."""
+        """Bytes of batches that were fetched and are not handled."""
         self.is_paused = False
         self.is_stopping = False
-        """Its handler is to end after the message that it is at."""
+        """True if its handler must end after the current message."""
         self.blocked_until = 0.0
-        """Nothing is handled before, by the consumer's clock."""
+        """The time, by the consumer's clock, before which nothing is handled."""
         self.error: Exception | None = None
-        """Why nothing is fetched any more."""
+        """The reason why nothing more is fetched."""
         self.told_at = self.retry_at = 0.0
-        """When this was logged, and when it is tried again, by the consumer's clock."""
+        """The times, by the consumer's clock, at which the error was logged and at which it is tried again."""
         self.chunk: Chunk | None = None
         self.idle = asyncio.Event()
-        """Whether nothing of it is being handled."""
+        """Set while nothing of it is being handled."""
         self.idle.set()
         self._batches: deque[LogBatch] = deque()
         self._messages: Iterator[ReceivedMessage] | None = None
@@ -122,14 +122,14 @@ class Lane:
     # ---- what was fetched
 
     def add(self, batches: Sequence[LogBatch]) -> None:
-        """Notes what was fetched at `fetch_offset`."""
+        """Add batches that were fetched at `fetch_offset`."""
         for batch in batches:
             self._batches.append(batch)
             self.waiting_bytes += batch.size_bytes
             self.fetch_offset = batch.end_offset
 
     def pop_batch(self) -> LogBatch | None:
-        """The next batch as a whole."""
+        """Remove and return the next batch as a whole."""
         if not self._batches:
             return None
         batch = self._batches.popleft()
@@ -137,7 +137,7 @@ class Lane:
         return batch
 
     def move_to(self, offset: int) -> None:
-        """Goes on there; what was fetched is dropped. While it is idle."""
+        """Continue at this offset, and drop what was fetched. Only while it is idle."""
         assert self.idle.is_set()
         self._batches.clear()
         self._pending.clear()
@@ -149,7 +149,9 @@ class Lane:
         self.error = None
 
     def skip_to(self, offset: int) -> None:
-        """Fetches on there; what was fetched before is still handled, or committed by the caller that polled it."""
+        """Continue fetching at this offset; batches fetched before are still handled, or committed by the caller that
+        polled them.
+        """
         if self.offset == self.fetch_offset:
             self.offset = offset
         self.fetch_offset = offset
@@ -157,7 +159,7 @@ class Lane:
     # ---- what is handled
 
     def next_chunk(self, now_us: int) -> Chunk | None:
-        """The next messages to be handled; None when there are none, or the first is not due yet."""
+        """Return the next messages to be handled; None if there are none, or the first is not due yet."""
         self._fill()
         if not self._pending:
             return None
@@ -171,14 +173,16 @@ class Lane:
         return Chunk(list(self._pending)[:count], offsets)
 
     def settle(self, chunk: Chunk) -> None:
-        """The messages before the chunk's offset are handled, or kept in the retries; those after it are pending."""
+        """Record that the messages before the chunk's offset are handled, or stored in the retries; those after it are
+        pending.
+        """
         self.offset = chunk.offset
         while self._offsets and self._offsets[0] < self.offset:
             self._pending.popleft()
             self._offsets.popleft()
 
     def replace_first(self, tried: Tried) -> None:
-        """The next message has failed, and stays the next."""
+        """Keep a failed message as the next one."""
         self._pending[0] = tried
 
     def _fill(self) -> None:
@@ -204,7 +208,7 @@ class Lane:
             self._offsets.append(message.offset)
 
     def _end_before(self, error: UnreadableMessage) -> None:
-        """Has it fetched once more: then the error is the queue's."""
+        """Have the message fetched once more, without those before it: then the error is the queue's."""
         assert error.next_offset is not None
         self._batches.clear()
         self._messages = None
@@ -214,24 +218,24 @@ class Lane:
             self.offset = self.fetch_offset
 
     def _after(self) -> int:
-        """Where it goes on after all that is pending."""
+        """Return the offset at which it continues after all pending messages."""
         if self._messages is not None or not self._offsets:
             return self._offsets[-1] + 1
         return self._batches[0].base_offset if self._batches else self.fetch_offset
 
     @property
     def has_batches(self) -> bool:
-        """Whether there is something to be polled."""
+        """True if there is a batch to be polled."""
         return bool(self._batches)
 
     @property
     def has_work(self) -> bool:
-        """Whether there may be something to be handled."""
+        """True if there may be a message to be handled."""
         return bool(self._batches or self._pending)
 
     @property
     def held_count(self) -> int:
-        """Messages of its chunk that are not handled yet."""
+        """The number of messages of its chunk that are not handled yet."""
         chunk = self.chunk
         return 0 if chunk is None else len(chunk.tried) - chunk.done
 
@@ -242,7 +246,9 @@ class Lane:
 
 
 def _tried_of(copy: ReceivedMessage) -> Tried:
-    """A message that is not a copy, appended by another program, has no handler: it ends as a dead letter."""
+    """Return a message without a handler, appended by another program, as one without retries: it becomes a dead
+    letter.
+    """
     with suppress(CorruptLog):
         return tried_of(copy)
     return Tried(copy)

@@ -1,4 +1,6 @@
-"""A member of a consumer group of a log: joins, takes its share of the queues, fetches ahead, is moved and paused.
+"""A member of a consumer group of a log: joins, takes its share of the queues, fetches ahead, can be moved and paused.
+
+Its subclasses decide what is done with fetched messages. Delivery is at least once.
 
 What becomes of what it has fetched is in the classes made of it. Delivery is at least once.
 """
@@ -36,9 +38,9 @@ LogChoice: TypeAlias = str | os.PathLike[str] | LogAccess
 """The directory of a log, the address of its server, or an open log."""
 
 BALANCE_S = 0.5
-"""Seconds between two looks at who is in the group; offsets are stored as often."""
+"""Seconds between two checks of the group's members; offsets are stored as often."""
 RETRY_S = 5.0
-"""Seconds until what failed for no reason that txmsg knows is tried again."""
+"""Seconds until an unexpected failure is retried."""
 _IDLE_S = 0.05
 
 
@@ -67,26 +69,26 @@ class AsyncMember(AsyncLifecycle):
 
     @abstractmethod
     def _open_reader(self, access: LogAccess) -> None:
-        """Makes what messages are handed to. `_balance`, `_fetcher` and `_room` are there."""
+        """Create the object that messages are passed to. `_balance`, `_fetcher` and `_room` exist."""
 
     @abstractmethod
     async def _close_reader(self) -> None:
-        """Ends it, when the member has left."""
+        """Close the reader, when the member has left."""
 
     @abstractmethod
     def _stop_reading(self) -> None:
-        """Hands nothing on from now on."""
+        """Pass on no more messages."""
 
     @abstractmethod
     def _on_ready(self, lane: Lane) -> None:
-        """A lane may have something to hand on."""
+        """Notify the reader that a lane may have messages to pass on."""
 
     @abstractmethod
     def _apply_settings(self, settings: LogGroupSettings) -> None:
-        """Follows what operators have set for the group; what is ready is told again."""
+        """Apply the settings of operators for the group; ready lanes are reported again."""
 
     def _on_error(self) -> None:
-        """A lane stands still because of an error."""
+        """Notify the reader that a lane stands still because of an error."""
 
     # ---- life
 
@@ -101,7 +103,7 @@ class AsyncMember(AsyncLifecycle):
             raise
         handlers = self._subscriptions.handlers
         self._room = asyncio.Event()
-        """Set when a lane has handed something on, so that more of it may be fetched."""
+        """Set when a lane has passed messages on, so that more can be fetched."""
         self._balance = Balance(
             access,
             self.group,
@@ -254,7 +256,7 @@ class AsyncMember(AsyncLifecycle):
     # ---- what it has
 
     def queues(self) -> list[tuple[str, int]]:
-        """The queues that this member owns now: topic and number."""
+        """Return the queues that this member owns now: topic and number."""
         self._require_started()
         return sorted((topic, queue) for topic, queue in self._balance.lanes if topic in self._subscriptions.wanted)
 
@@ -270,7 +272,7 @@ class AsyncMember(AsyncLifecycle):
 
 
 def _delete_passing(access: LogAccess, group: str) -> None:
-    """Deletes the group of a broadcasting member without a name, and those that killed members have left."""
+    """Delete the group of a broadcasting member without a name, and those that killed members have left."""
     base = group.rpartition("%")[0]
     for other in access.groups():
         if re.fullmatch(re.escape(base) + "%[0-9a-f]{32}", other):

@@ -1,4 +1,5 @@
-"""What only a consumer of a log is told: how its group shares queues, and what it does where messages are missing.
+"""Options that only a consumer of a log has: how its group shares queues, and where it continues if messages are
+missing.
 
 Imports nothing heavy: applications declare these before anything is read.
 """
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from txmsg.metaq.group.assignment import Strategy
 
 LOG_VARIABLE: Final = "TXMSG_LOG"
-"""The variable that names the log for applications and commands that are not told any."""
+"""The variable that names the log for applications and commands that do not name one."""
 
 Missing: TypeAlias = Literal["error", "earliest", "latest"]
-"""What becomes of a queue whose next offset is not kept any more."""
+"""The position at which a queue continues whose next offset is not kept any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,13 @@ class LogOptions:
     """The same in all members of a group, and for all of its topics. Explained at `AsyncPullConsumer`."""
 
     ordered: bool = False
-    """Whether a queue waits for the retry of a message that failed. Default: later messages go on."""
+    """True if a queue waits for the retry of a message that failed. Default: later messages are delivered meanwhile."""
     strategy: Strategy | None = None
-    """Which member owns which queue. Default: equal shares, `averaged`."""
+    """The assignment of queues to members. Default: equal shares, `averaged`."""
     zone: str = ""
-    """Where this member runs. Default: nowhere, so that its log's zone is not looked at."""
+    """The zone in which this member runs. Default: none, so that its log's zone does not apply."""
     missing: Missing = "earliest"
-    """Where a queue goes on whose next offset is no longer kept; with "error" it stands still."""
+    """The position at which a queue continues whose next offset is no longer kept; with "error" it stops."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.ordered, bool):

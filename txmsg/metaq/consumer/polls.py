@@ -39,21 +39,25 @@ class PolledBatch:
         return self.batch.end_offset
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA."""
+        """Return the messages as columns, on the log's own bytes when they are not compressed. Schema: SCHEMA."""
         return self.batch.to_arrow(self.wanted)
 
     def messages(self) -> Iterator[ReceivedMessage]:
-        """The messages one by one."""
+        """Return the messages one by one."""
         return self.batch.messages(self.wanted)
 
 
 def packed_headers_of(batches: Sequence[PolledBatch]) -> list[bytes | None]:
-    """The headers of all messages, as they are stored."""
+    """Return the headers of all messages, as they are stored."""
     return [packed for batch in batches for packed in batch.to_arrow()["headers"].to_pylist()]
 
 
 class LanePolls:
-    """What one caller polls of the lanes. A lane that it was given a batch of counts as busy until the next poll.
+    """The batches that one caller polls from the lanes.
+
+    A lane whose batch was polled counts as busy until the next poll.
+
+    room: set when a lane has room again.
 
     room: set when a lane has room again.
     """
@@ -65,12 +69,15 @@ class LanePolls:
         self._turn = 0
         self.is_ending = False
         self.is_group_stopped = False
-        """An operator has stopped the group: polls return nothing."""
+        """True if an operator has stopped the group: polls return nothing."""
         self.ready = asyncio.Event()
         """Set when a lane has a batch, or an error."""
 
     async def poll(self, timeout_s: float, count_max: int) -> list[PolledBatch]:
-        """The next batches; nothing in time, or at the end, gives none. Raises what keeps a lane standing still."""
+        """Return the next batches; none if nothing comes in time, or after the close.
+
+        Raises the error that stops a lane.
+        """
         self.end_poll()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -105,12 +112,12 @@ class LanePolls:
         return found
 
     def end_poll(self) -> None:
-        """What was polled is done with: its lanes may be given back."""
+        """Record that the polled batches are processed: their lanes may be released."""
         for lane, _ in self._polled.values():
             lane.idle.set()
 
     async def commit(self) -> None:
-        """Stores the offsets after what was polled."""
+        """Store the offsets after what was polled."""
         polled, self._polled = self._polled, {}
         for queue, (lane, offset) in polled.items():
             if self._balance.lanes.get(queue) is lane:
@@ -119,6 +126,6 @@ class LanePolls:
         await self._balance.store()
 
     def forget_queue(self, queue: LogQueue) -> None:
-        """What was polled of this queue is not committed any more: it goes on elsewhere."""
+        """Exclude this queue's polled messages from the next commit: it continues at another offset."""
         if (polled := self._polled.pop(queue, None)) is not None:
             polled[0].idle.set()

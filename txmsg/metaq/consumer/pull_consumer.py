@@ -25,11 +25,13 @@ class PullConsumer(Lifecycle[AsyncPullConsumer]):
         super().__init__(AsyncPullConsumer(*args, **options))
 
     def subscribe(self, topic: str | Topic[Any], tag: str = "*") -> None:
-        """Polls this topic, too. tag: "*" for all, or tags such as "signup || import". Call it before `start`."""
+        """Subscribe to this topic, too. tag: "*" for all, or tags such as "signup || import". Call it before
+        `start`.
+        """
         self._core.subscribe(topic, tag)
 
     def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
-        """The next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
+        """Return the next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
 
         The batches of the last poll count as processed: their queues may go to other members now. Offsets are stored
         only by `commit`. Bodies are as they are stored. Raises OffsetOutOfRange with missing="error", and CorruptLog.
@@ -37,23 +39,23 @@ class PullConsumer(Lifecycle[AsyncPullConsumer]):
         return self._running().call(self._core.poll(timeout_s, count_max=count_max))
 
     def commit(self) -> None:
-        """Stores that everything polled so far is processed."""
+        """Store the offsets after everything polled so far: it counts as processed."""
         self._running().call(self._core.commit())
 
     def seek(self, topic: str, queue: int, to: Start) -> None:
-        """Continues at this position in a queue that this member owns, and stores it.
+        """Continue at this position in a queue that this member owns, and store it.
 
         To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError for a queue that
-        it does not own, and the errors of the log, such as BrokerUnavailable: then the queue goes on where it was.
+        it does not own, and the errors of the log, such as BrokerUnavailable: then the queue continues where it was.
         """
         self._running().call(self._core.seek(topic, queue, to))
 
     def close(self) -> None:
-        """Leaves the group, so that others take its queues, and ends a `poll`. Commits nothing. Idempotent."""
+        """Leave the group, so that others take its queues, and end a `poll`. Commits nothing. Idempotent."""
         super().close()
 
     def pause(self, topic: str | None = None, queue: int | None = None) -> None:
-        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
+        """Deliver nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
         Without a topic: nothing at all, also of queues that it gets later. Returns at once. In this form, without a
         topic, it may be called before the start.
@@ -64,7 +66,7 @@ class PullConsumer(Lifecycle[AsyncPullConsumer]):
             self._running().call(_called(self._core.pause, topic, queue))
 
     def resume(self, topic: str | None = None, queue: int | None = None) -> None:
-        """Ends `pause`; without a topic all pauses."""
+        """End `pause`; without a topic all pauses."""
         if topic is None:
             self._core.resume(None, queue)
         else:
@@ -73,11 +75,11 @@ class PullConsumer(Lifecycle[AsyncPullConsumer]):
     # ---- what it has
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its metrics, for `txmsg.metrics.ClientCollector`."""
         self._core._put_figures(figures)
 
     def queues(self) -> list[tuple[str, int]]:
-        """The queues that this member owns now: topic and number."""
+        """Return the queues that this member owns now: topic and number."""
         return self._running().call(_called(self._core.queues))
 
     @property

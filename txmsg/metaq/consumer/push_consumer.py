@@ -1,4 +1,4 @@
-"""A member of a group of a log whose messages are handled by functions: what a subscription with source="log" is.
+"""A member of a group of a log whose messages are handled by functions: a subscription with source="log".
 
 Private: applications declare subscriptions. A handler that raises has its message retried through %RETRY%GROUP, so
 after later ones, or, with `ordered`, while its queue waits; when its retries are used up it goes to %DLQ%GROUP. After
@@ -35,19 +35,19 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
         super().__init__(log, group, options, of_log)
 
     def pause(self) -> None:
-        """Hands nothing to handlers until `resume`; those that run finish. Returns at once. From any thread."""
+        """Call no handlers until `resume`; running ones finish. Returns at once. Any thread may call it."""
         self._pause_or_resume(True)
 
     def resume(self) -> None:
-        """Ends `pause`."""
+        """End `pause`."""
         self._pause_or_resume(False)
 
     async def stop_group(self) -> None:
-        """Stops its group in all processes, until `start_group`; as `txmsg group stop --log` does."""
+        """Stop its group in all processes, until `start_group`; as `txmsg group stop --log` does."""
         await self._alter_group(stopped=True)
 
     async def start_group(self) -> None:
-        """Ends `stop_group`, or `txmsg group stop --log`."""
+        """End `stop_group`, or `txmsg group stop --log`."""
         await self._alter_group(stopped=False)
 
     async def _alter_group(self, *, stopped: bool) -> None:
@@ -55,18 +55,21 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
         await asyncio.get_running_loop().run_in_executor(self._threads, alter)
 
     def hands_on(self) -> bool:
-        """Whether handlers may begin: not after `pause`, in a stopped group, or after the close. From any thread."""
+        """Return True if handlers may begin: not after `pause`, in a stopped group, or after the close.
+
+        Any thread may read it.
+        """
         return not (self._is_paused or self._settings.stopped or self._workers.is_stopping)
 
     def _set_apart(self, topics: Sequence[str], *, concurrency: int, list_count: int) -> None:
-        """Gives the handlers of topics a concurrency of their own, and lists; for applications, before the start."""
+        """Give the handlers of topics a concurrency of their own, and lists; for applications, before the start."""
         share = ConcurrencyShare(concurrency)
         for topic in topics:
             handler = self._subscriptions.handlers[topic]
             handler.share, handler.list_count = share, list_count
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its metrics, for `txmsg.metrics.ClientCollector`."""
         lanes = [] if self._access is None else list(self._balance.lanes.values())
         self._counts.put_figures(figures, self.group, held=sum(lane.held_count for lane in lanes))
         running = [] if self._access is None else self._workers.running()

@@ -1,4 +1,7 @@
-"""Messages that failed, as they stand in %RETRY%GROUP and %DLQ%GROUP. Pure: knows no log and no clock.
+"""Failed messages, as they stand in %RETRY%GROUP and %DLQ%GROUP. Pure: knows no log and no clock.
+
+A retry queue for each delay: in each the messages follow each other as they become due. A copy carries the whole
+message, its origin and the error of every attempt, in one header; so it needs nothing of the topic it came from.
 
 A retry queue for each delay: in each the messages follow each other as they become due. A copy carries the whole
 message, where it came from and what every try said, in one header; so it needs nothing of the topic it came from.
@@ -22,27 +25,29 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.wire.headers import pack_headers
 
 HEADER: Final = "txmsg-tried"
-"""The header of a copy that tells where it came from."""
+"""The header of a copy that names the origin of its message."""
 _ERROR_LENGTH_MAX: Final = 2000
 _LITTLE: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A message that failed as often as there are errors. message.attempt: which delivery failed last, or is next."""
+    """A failed message, with an error for each failure. message.attempt: the delivery that failed last, or is next."""
 
     message: ReceivedMessage
     errors: tuple[str, ...] = ()
     due_at_us: int = 0
     last: HandlerFailure | None = None
-    """What is to become of it, if it failed just now."""
+    """The decision about it if it failed just now."""
 
     def failed(self, failure: HandlerFailure) -> Tried:
-        """The same after one try more."""
+        """Return the same after one more failed attempt."""
         return Tried(self.message, (*self.errors, failure.error[:_ERROR_LENGTH_MAX]), last=failure)
 
     def delay_s(self, backoff: Backoff) -> float | None:
-        """Seconds until the next delivery; None: it is dead. No longer than the longest of the back-off's delays."""
+        """Return the seconds until the next delivery; None: it is dead. At most the longest of the back-off's
+        delays.
+        """
         if self.last is not None and self.last.is_final:
             return None
         asked_s = None if self.last is None or self.last.delay_s is None else self.last.delay_s
@@ -51,7 +56,9 @@ class Tried:
 
 
 def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: int) -> tuple[list[Append], list[Append]]:
-    """What is to be appended for messages that failed just now: to the group's retries, and to its dead letters."""
+    """Return the batches to append for messages that failed just now: to the group's retries, and to its dead
+    letters.
+    """
     levels: dict[int, list[Tried]] = {}
     dead: list[Tried] = []
     for tried in failed:
@@ -68,7 +75,8 @@ def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: in
 
 
 def _level_of(backoff: Backoff, attempt: int, delay_s: float) -> int:
-    """The queue of this delay; for one that was asked for, of the next longer one, where it keeps nothing waiting.
+    """Return the queue of this delay; for one that a handler asked for, that of the next longer one, so that none waits
+    behind it.
 
     One that is a little longer than a queue's, as by jitter, is of that queue: those behind it wait for that little.
     """
@@ -80,7 +88,9 @@ def _level_of(backoff: Backoff, attempt: int, delay_s: float) -> int:
 
 
 def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:
-    """What is to be appended to the group's retries for dead letters, to come at once and as if they were new to it."""
+    """Return the batches to append to the group's retries for dead letters, due at once and as if they were new
+    to it.
+    """
     tried = [
         Tried(letter.message._replace(attempt=1, generation=letter.message.generation + 1), due_at_us=now_us)
         for letter in dead
@@ -89,7 +99,7 @@ def again_of(group: str, dead: Sequence[Tried], now_us: int) -> Append:
 
 
 def dead_again_of(group: str, copies: Sequence[ReceivedMessage]) -> Append:
-    """What is to be appended to the group's dead letters for copies that stood there, as they were."""
+    """Return the batches to append to the group's dead letters for copies that stood there, unchanged."""
     stored_at_us, headers = [copy.stored_at_us for copy in copies], [copy.headers for copy in copies]
     return Append(DEAD_LETTERS + group, 0, encode(_columns(copies, stored_at_us, headers)))
 
@@ -132,7 +142,7 @@ def _told(tried: Tried) -> str:
 
 
 def tried_of(copy: ReceivedMessage) -> Tried:
-    """The message that a copy in %RETRY%GROUP or %DLQ%GROUP is of. Raises CorruptLog for anything else."""
+    """Return the message that a copy in %RETRY%GROUP or %DLQ%GROUP is of. Raises CorruptLog for anything else."""
     headers = dict(copy.headers)
     try:
         told = json.loads(headers.pop(HEADER))

@@ -1,4 +1,6 @@
-"""How many lists of a subscription are handled at once, which may change while they are. Belongs to one loop."""
+"""The number of lists of a subscription that are handled at once, which can change while they are. Belongs to
+one loop.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections import deque
 
 
 class AdjustableSemaphore:
-    """As a semaphore whose count can be changed. What holds a slot keeps it when there are to be fewer."""
+    """A semaphore whose count can be changed. Holders of a slot keep it when the count decreases."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -15,13 +17,13 @@ class AdjustableSemaphore:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def resize(self, count: int) -> None:
-        """From now on so many."""
+        """Set the number of slots from now on."""
         self._count = count
         self._wake()
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any wait for a slot."""
+        """True if a caller waits for a slot."""
         return bool(self._waiting)
 
     async def __aenter__(self) -> None:

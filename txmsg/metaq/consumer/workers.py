@@ -1,4 +1,4 @@
-"""Has the messages of lanes handled, one at a time in each; keeps what failed."""
+"""Calls handlers for the messages of lanes, one at a time in each lane; stores those that failed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from txmsg.settings.clients import CONCURRENCY_MAX
 _log = EventLog(__name__)
 
 _BACKOFF: Final = Backoff()
-"""Of messages whose subscription has no policy, and the queues that retries wait in."""
+"""The back-off of messages whose subscription has no policy, and the delays of retry queues."""
 _KEEP_AGAIN_S: Final = 1.0
 _FAILED_S_MAX: Final = 0.2
-"""How long what failed may wait for more of its chunk, until it is kept."""
+"""Seconds that a failed message may wait for more of its chunk, until it is stored."""
 _PACE_S_MIN: Final = 0.01
-"""Between two looks at lanes that wait for the group's rate: at a high rate several messages begin after each."""
+"""Seconds between two checks of lanes that wait for the group's rate: at a high rate several messages begin after each.
+"""
 
 
 class ChunkRun(MessageRun):
-    """The next messages of a chunk that have one topic, as long as the chunk goes on."""
+    """The next messages of a chunk that have one topic, to the end of the chunk."""
 
     __slots__ = ("_chunk", "_goes_on", "_is_over", "_of", "ended")
 
@@ -51,7 +52,7 @@ class ChunkRun(MessageRun):
         """Set at its end; cancelled if its handler was."""
 
     def next(self, now: float) -> ReceivedMessage | None:
-        """The chunk's next message."""
+        """Return the chunk's next message."""
         if self._goes_on(now) and (message := self._chunk.next).topic == self.handler.topic:
             if (pace := self._of.pace) is not None:
                 pace.take_tokens()
@@ -60,7 +61,7 @@ class ChunkRun(MessageRun):
         return None
 
     def note(self, failure: HandlerFailure | None) -> None:
-        """Notes it in the chunk at once: offsets are stored while a chunk is being handled."""
+        """Record the outcome in the chunk at once: offsets are stored while a chunk is being handled."""
         if failure is None:
             self._chunk.succeeded()
         else:
@@ -89,9 +90,9 @@ class ListedRun(MessageRun):
         self._begins = begins
         self.failure: HandlerFailure | None = None
         self.is_noted = False
-        """Whether it was handled, or has failed; not if its handler was cancelled."""
+        """True if it was handled, or has failed; False if its handler was cancelled."""
         self.is_left = False
-        """Whether its handler has not begun."""
+        """True if its handler has not begun."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def next(self, now: float) -> ReceivedMessage | None:
@@ -137,10 +138,12 @@ class LaneWorkers:
         self._shared = self._new_workers(concurrency)
         shares = {handler.share: handler.list_count for handler in handlers.values() if handler.share is not None}
         self._own = {share: self._new_workers(share.concurrency) for share in shares}
-        """Those of handlers that have a concurrency of their own."""
+        """Workers of handlers that have a concurrency of their own."""
         self._slots = {share: AdjustableSemaphore(share.concurrency) for share, count in shares.items() if count > 1}
-        """Of those that get lists: how many lists are handled at once, however short. No bound before an operator sets
-        one: lists that are not full wait for more beside those that are handled."""
+        """Semaphores of handlers that get lists: the number of lists handled at once, of any length.
+
+        No bound before an operator sets one: lists that are not full wait for more while others are handled.
+        """
         self._list_counts = shares
         self._counts = counts
         self._ordered = ordered
@@ -150,17 +153,17 @@ class LaneWorkers:
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
         self.is_group_stopped = False
-        """An operator has stopped the group: nothing begins."""
+        """True if an operator has stopped the group: no handler begins."""
         self.pace: HandlerRate | None = None
-        """Of the rate that an operator has set for the group; every message that begins takes its part."""
+        """The rate that an operator has set for the group; every message that begins counts."""
         self._settings = LogGroupSettings()
         self._paced: dict[Lane, None] = {}
-        """Lanes that wait for their turn by that rate, the first of them first."""
+        """Lanes that wait for that rate, in the order of their turns."""
         self._timer: asyncio.TimerHandle | None = None
         self._room = room
 
     def apply_settings(self, settings: LogGroupSettings) -> None:
-        """Follows what operators have set. Handlers that run go on. The caller puts all lanes after that."""
+        """Apply the settings of operators. Running handlers finish. The caller puts all lanes after that."""
         most = settings.concurrency or CONCURRENCY_MAX
         self._shared.resize(min(most, self._concurrency))
         for share, workers in self._own.items():
@@ -180,7 +183,7 @@ class LaneWorkers:
         self._settings = settings
 
     def put_lane(self, lane: Lane) -> None:
-        """Has a lane's messages handled, if there are any and none are being handled. To be called on the loop."""
+        """Start handling a lane's messages, if there are any and none are being handled. Call it on the loop."""
         if not self._may_go_on(lane) or not lane.idle.is_set() or not lane.has_work or self._waits(lane):
             return
         lane.idle.clear()
@@ -189,11 +192,11 @@ class LaneWorkers:
         task.add_done_callback(self._tasks.discard)
 
     def running(self) -> list[ChunkRun | ListedRun]:
-        """The runs that are being handled. From any thread."""
+        """Return the runs that are being handled. Any thread may read it."""
         return [run for workers in (self._shared, *self._own.values()) for run in workers.running()]
 
     async def close(self) -> None:
-        """Ends what still runs. A handler that goes on is not waited for."""
+        """Cancel what still runs. Does not wait for a handler that ignores the cancellation."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -210,7 +213,7 @@ class LaneWorkers:
         return lane.blocked_until <= self._clock()
 
     def _waits(self, lane: Lane) -> bool:
-        """Whether the group's rate lets nothing begin now; the lane is put again when it does."""
+        """Return True if the group's rate lets nothing begin now; the lane is put again when it does."""
         if self.pace is None or not (wait_s := self.pace.wait_s()):
             return False
         self._paced[lane] = None
@@ -219,7 +222,7 @@ class LaneWorkers:
         return True
 
     def _put_paced(self) -> None:
-        """Puts as many lanes as messages may begin: each goes on while there is room, and then waits as the last."""
+        """Put as many lanes as messages may begin: each continues while there is room, and then waits as the last."""
         self._timer = None
         count = 1 if self.pace is None else max(1, self.pace.room())
         for lane in list(self._paced)[:count]:
@@ -253,7 +256,7 @@ class LaneWorkers:
             lane.idle.set()
 
     async def _handle(self, lane: Lane, chunk: Chunk) -> None:
-        """Has it handled, a run for each topic: a queue of retries holds several."""
+        """Handle a chunk, one run for each topic: a queue of retries holds several topics."""
         goes_on = partial(self._goes_on, lane, chunk)
         while goes_on(self._loop.time()):
             handler = self._handlers.get(chunk.next.topic)
@@ -280,7 +283,7 @@ class LaneWorkers:
         return nullcontext() if slots is None else slots
 
     async def _handle_list(self, lane: Lane, chunk: Chunk, handler: Handler) -> None:
-        """Has the chunk's next messages handled together; notes each when all of them have ended, in their order.
+        """Handle the chunk's next messages together; record each when all of them have ended, in their order.
 
         Nothing of the list is handled if its lane is paused, or must end, when its first message could begin, or if it
         is so when the handler could be called with all of them.
@@ -304,7 +307,7 @@ class LaneWorkers:
                 chunk.fail(run.failure)
 
     def _goes_on(self, lane: Lane, chunk: Chunk, now: float) -> bool:
-        """Whether the chunk's next message is handled before what failed of it is kept."""
+        """Return True if the chunk's next message is handled before its failed ones are stored."""
         if chunk.is_done or self._stands(lane):
             return False
         if (pace := self.pace) is not None and pace.wait_s():
@@ -316,7 +319,9 @@ class LaneWorkers:
         return not self._ordered and now < chunk.keep_at
 
     def _note_blocked(self, run: MessageRun, time_s: float) -> None:
-        """A handler has kept the loop from all else, also from telling the log's server that this member lives."""
+        """Log a handler that has blocked the loop, which also keeps this member from renewing its session at the
+        server.
+        """
         if time_s >= SESSION_S / 2:
             _log.warning(
                 "member.blocked_loop",
@@ -331,7 +336,7 @@ class LaneWorkers:
             )
 
     def _stands(self, lane: Lane) -> bool:
-        """Whether nothing of the lane begins: it must end, or is paused, or its group is stopped."""
+        """Return True if no message of the lane may begin: it must end, or is paused, or its group is stopped."""
         return self.is_stopping or self.is_group_stopped or lane.is_stopping or lane.is_paused
 
     def _must_end(self, lane: Lane) -> bool:
@@ -350,7 +355,9 @@ class LaneWorkers:
         lane.chunk = None
 
     async def _store_failed(self, lane: Lane, chunk: Chunk) -> None:
-        """Puts what failed where it waits for its next try, or for a person; then the lane may go past it."""
+        """Store failed messages for their next attempt, or as dead letters for an operator; then the lane may continue
+        after them.
+        """
         dead = [tried for tried in chunk.failed if self._is_dead(tried)]
         for part in (dead, [tried for tried in chunk.failed if not self._is_dead(tried)]):
             while part and not await self._appended(part):  # what is kept is not appended once more
@@ -360,11 +367,13 @@ class LaneWorkers:
         chunk.first_failed = None
 
     def _is_dead(self, failed: Tried) -> bool:
-        """Whether it has no retry left, or is to have none."""
+        """Return True if it has no retry left, or must not be retried."""
         return failed.delay_s(_BACKOFF) is None
 
     async def _retry_in_place(self, lane: Lane, chunk: Chunk) -> None:
-        """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
+        """Deliver the failed message again after a pause, as the next one; or, if its retries are used up, continue
+        after it.
+        """
         [failed] = chunk.failed
         delay_s = failed.delay_s(_BACKOFF)
         if delay_s is None and await self._appended([failed]):
@@ -377,7 +386,7 @@ class LaneWorkers:
         lane.blocked_until = self._clock() + (_KEEP_AGAIN_S if delay_s is None else delay_s)
 
     async def _appended(self, failed: Sequence[Tried]) -> bool:
-        """Whether these are kept, on disk. All of them are dead, or none is."""
+        """Append these copies, and return True if they are on disk. All of them are dead, or none is."""
         now_us = round(self._clock() * 1_000_000)
         try:
             retries, dead = appends_of(self._group, failed, _BACKOFF, now_us)

@@ -1,4 +1,4 @@
-"""Which member of a group owns which queue. Pure: every member computes the same from the same view."""
+"""Assigns queues to the members of a group. Pure: every member computes the same from the same view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Strategy: TypeAlias = Callable[[Sequence[LogQueue], Sequence[Member]], Mapping[s
 
 
 def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str, list[LogQueue]]:
-    """Assigns consecutive queues in equal shares; the first members get one more if the division leaves a remainder."""
+    """Assign consecutive queues in equal shares; the first members get one more if the division leaves a remainder."""
     share, rest = divmod(len(queues), len(members))
     given: dict[str, list[LogQueue]] = {}
     start = 0
@@ -25,7 +25,7 @@ def averaged(queues: Sequence[LogQueue], members: Sequence[Member]) -> dict[str,
 
 
 def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQueue]:
-    """The queues that this member is to own.
+    """Return the queues that this member is to own.
 
     Queues that the same members read are shared out together, those of %RETRY%GROUP apart from others. Members of the
     log's zone come first: others are given queues only of topics that none of these reads.

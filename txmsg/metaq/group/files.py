@@ -33,7 +33,9 @@ _FILE_SIZE = _OWNER_AT + _OWNER_SIZE
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """One process at a time changes who is a member, and what is sought. Raises FileNotFoundError for no group."""
+    """Lock a group: one process at a time changes its members and its seeks. Raises FileNotFoundError without a
+    group.
+    """
     while True:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -47,7 +49,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether the file that is open is the one that has this name now."""
+    """Return True if the open file is the one that has this name now."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(fd), path.stat())
     return False
@@ -73,7 +75,7 @@ class MemberFile:
     """The file of a live member: its lock is held until `close`."""
 
     def __init__(self, directory: Path, member: Member) -> None:
-        """To be made while the group is locked."""
+        """Create the file; only while the group is locked."""
         members = directory / "members"
         members.mkdir(mode=0o700, exist_ok=True)
         self._path = members / member.id
@@ -90,11 +92,11 @@ class MemberFile:
             raise
 
     def is_there(self) -> bool:
-        """False once the files of the group were removed, so that others no longer see who owns what."""
+        """Return False once the group's files were removed, so that other processes no longer see its owners."""
         return _is_at(self._fd, self._path)
 
     def close(self) -> None:
-        """Ends the membership."""
+        """End the membership."""
         try:
             if self.is_there():
                 self._path.unlink()
@@ -102,12 +104,12 @@ class MemberFile:
             _unlock(self._fd)
 
     def close_in_child(self) -> None:
-        """A forked child is not the member: drops its copy, and leaves the lock to its parent."""
+        """Drop a forked child's copy, and leave the lock to its parent: the child is not the member."""
         os.close(self._fd)
 
 
 def members_in(directory: Path) -> list[Member]:
-    """The members that live, sorted. Removes what dead ones have left."""
+    """Return the live members, sorted. Removes the files of dead ones."""
     members: list[Member] = []
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(directory / "members")):
@@ -137,13 +139,13 @@ def _member(path: Path) -> Member | None:
 
 
 def set_zone(root: Path, zone: str) -> None:
-    """Where the log is, for members of all its groups. Empty: nowhere in particular."""
+    """Set the zone of the log, for members of all its groups. Empty: none."""
     if zone != zone_in(root):
         write_whole(root / _ZONE, zone.encode())
 
 
 def zone_in(root: Path) -> str:
-    """See `set_zone`."""
+    """Return the zone of the log. See `set_zone`."""
     with suppress(FileNotFoundError):
         return (root / _ZONE).read_text()
     return ""
@@ -153,12 +155,12 @@ def zone_in(root: Path) -> str:
 
 
 def queue_file(directory: Path, queue: LogQueue) -> Path:
-    """Whose lock says who owns a queue, and whose bytes say which offset is stored."""
+    """Return the file whose lock marks the owner of a queue, and whose bytes hold its stored offset."""
     return directory / "queues" / queue.topic / f"{queue.queue:04}"
 
 
 def queues_in(directory: Path) -> list[LogQueue]:
-    """The queues of which a member has ever owned."""
+    """Return the queues that any member has ever owned."""
     return sorted(
         LogQueue(path.parent.name, int(path.name)) for path in directory.glob("queues/*/*") if path.name.isdigit()
     )
@@ -176,7 +178,7 @@ class OwnedQueue:
 
     @classmethod
     def taken(cls, path: Path, owner: str) -> OwnedQueue | None:
-        """The queue, if no member owns it."""
+        """Take the queue; None if a member owns it."""
         make_private(path.parent, below=path.parents[2])
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -195,7 +197,7 @@ class OwnedQueue:
         return self.offset
 
     def store(self, offset: int) -> None:
-        """Stores an offset; the one before stays until the new one is whole."""
+        """Store an offset; the one before stays until the new one is whole."""
         if offset == self.offset:
             return
         sequence = self._sequence + 1
@@ -205,19 +207,19 @@ class OwnedQueue:
         self._sequence, self.offset = sequence, offset
 
     def release(self) -> None:
-        """Lets another member take it."""
+        """Let another member take it."""
         try:
             os.pwrite(self._fd, bytes(_OWNER_SIZE), _OWNER_AT)
         finally:
             _unlock(self._fd)
 
     def close_in_child(self) -> None:
-        """A forked child is not the owner: drops its copy, and leaves the lock to its parent."""
+        """Drop a forked child's copy, and leave the lock to its parent: the child is not the owner."""
         os.close(self._fd)
 
 
 def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
-    """Sequence and offset of the slot that was written last and is whole; None in a new file."""
+    """Return sequence and offset of the slot that was written last and is whole; None in a new file."""
     whole: list[tuple[int, int]] = []
     for at in _SLOT_AT:
         slot = data[at : at + _SLOT.size]
@@ -231,7 +233,7 @@ def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
 
 
 def offset_in(path: Path) -> int | None:
-    """The stored offset; None before the first one is stored."""
+    """Return the stored offset; None before the first one is stored."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -241,7 +243,7 @@ def offset_in(path: Path) -> int | None:
 
 
 def owner_in(path: Path) -> str | None:
-    """The member that took the queue last and has not released it; it may be dead."""
+    """Return the member that took the queue last and has not released it; it may be dead."""
     with suppress(FileNotFoundError):
         return path.read_bytes()[_OWNER_AT:].rstrip(b"\0").decode("utf-8", "replace") or None
     return None
@@ -251,7 +253,9 @@ def owner_in(path: Path) -> str | None:
 
 
 def begins_in(directory: Path) -> dict[str, dict[int, int]]:
-    """The topics that a group knows, and where it begins in their queues, if not at the first message that is kept."""
+    """Return the topics that a group knows, and its begins in their queues, if not at the first message that is
+    kept.
+    """
     path = directory / "begins.json"
     try:
         told = json.loads(path.read_bytes())
@@ -265,7 +269,7 @@ def begins_in(directory: Path) -> dict[str, dict[int, int]]:
 
 
 def write_begins(directory: Path, begins: Mapping[str, Mapping[int, int]]) -> None:
-    """Replaces it, on disk. While the group is locked."""
+    """Replace the begins, on disk. Only while the group is locked."""
     write_whole(directory / "begins.json", json.dumps(begins, sort_keys=True).encode())
 
 
@@ -277,14 +281,14 @@ def _sought_file(directory: Path, queue: LogQueue) -> Path:
 
 
 def seek_to(directory: Path, queue: LogQueue, offset: int) -> None:
-    """Asks the owner to go on there. While the group is locked."""
+    """Ask the owner to continue at these offsets. Only while the group is locked."""
     path = _sought_file(directory, queue)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_whole(path, str(offset).encode())
 
 
 def sought_in(directory: Path) -> dict[LogQueue, int]:
-    """What is asked for and not done."""
+    """Return the pending seeks."""
     sought: dict[LogQueue, int] = {}
     with suppress(FileNotFoundError):
         for name in os.listdir(directory / "sought"):
@@ -295,12 +299,12 @@ def sought_in(directory: Path) -> dict[LogQueue, int]:
 
 
 def offset_sought(directory: Path, queue: LogQueue) -> int | None:
-    """The offset of a pending seek of this queue; None without one."""
+    """Return the offset of a pending seek of this queue; None without one."""
     with suppress(FileNotFoundError):
         return int(_sought_file(directory, queue).read_bytes())
     return None
 
 
 def forget_sought(directory: Path, queue: LogQueue) -> None:
-    """It is done. While the group is locked."""
+    """Delete a completed seek. Only while the group is locked."""
     _sought_file(directory, queue).unlink(missing_ok=True)

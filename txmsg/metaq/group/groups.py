@@ -1,5 +1,8 @@
 """Groups of a log in a directory: members, the queues they own, and their offsets; by files and locks, with no server.
 
+A process that dies releases everything at once. One that is stopped (SIGSTOP, a debugger) keeps its queues, and these
+wait: it may continue at any moment, so no other member can take them safely.
+
 A process that dies gives back everything at once. One that is stopped (SIGSTOP, a debugger) keeps what it owns, and its
 queues wait: it may continue at any moment, so no other member can take them safely.
 """
@@ -64,7 +67,7 @@ T = TypeVar("T")
 
 
 def _on_disk(work: Callable[P, T]) -> Callable[P, T]:
-    """Says in words why files of a group cannot be changed: the disk is full, or may not be written."""
+    """Raise StorageError in words if files of a group cannot be changed: the disk is full, or may not be written."""
 
     @wraps(work)
     def done(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,7 +101,7 @@ class LocalGroups:
         self._members: list[LocalMember] = []
 
     def close(self) -> None:
-        """Leaves with all members that were made here."""
+        """Leave with all members that were created here."""
         for member in self._members:
             member.leave({})
 
@@ -139,7 +142,7 @@ class LocalGroups:
         return member
 
     def _store_begins(self, directory: Path, topics: Collection[str], start: Start) -> None:
-        """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
+        """Fix the group's begins in topics that are new to it, for all queues that they have now."""
         begins = begins_in(directory)
         new = [topic for topic in topics if topic not in begins]
         if not new:
@@ -268,7 +271,7 @@ class LocalMember:
         return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
 
     def _store_begin(self, queue: LogQueue, offset: int | None) -> None:
-        """Stores where the group begins in a queue. One whose begin cannot be read is given back: others go on."""
+        """Store the group's begin in a queue. One whose begin cannot be read is released: others continue."""
         try:
             self._owned[queue].store(self._of.ranges([queue])[queue].begin if offset is None else offset)
         except CorruptLog as exc:
@@ -316,7 +319,7 @@ class LocalMember:
 
     @_on_disk
     def _drop(self) -> None:
-        """Gives back everything, whatever the disk says of one of it."""
+        """Release everything, even if the disk fails for some of it."""
         self.has_left = True
         with ExitStack() as owned:
             owned.callback(self._file.close)
@@ -341,7 +344,7 @@ class LocalMember:
             )
 
     def _renew(self) -> None:
-        """Another process must not keep what its parent gives back."""
+        """Drop the copies of locks in a forked child, so that it does not keep queues that its parent releases."""
         if self._is_copy:
             return  # the child of a child: by now the numbers are those of other files
         self._is_copy = True
@@ -354,7 +357,7 @@ class LocalMember:
 
 
 def _take_queue(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | None:
-    """The queue if no member owns it, at the offset of a pending seek, if any."""
+    """Take the queue if no member owns it, at the offset of a pending seek, if any."""
     owned = OwnedQueue.taken(queue_file(directory, queue), owner)
     if owned is None:
         return None
@@ -373,7 +376,7 @@ def _take_queue(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | No
 
 
 def _allow_files(count: int) -> None:
-    """Raises this process's limit of open files if so many queues need that, as far as it may."""
+    """Raise this process's limit of open files if that many queues need it, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count + _SPARE_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

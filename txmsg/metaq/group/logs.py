@@ -20,7 +20,7 @@ from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import CurrentReader, LogReader
 
 CONFIG: Final = LogConfig(file_size_bytes_max=16 * 1024 * 1024, open_files_max=64)
-"""Of each of them."""
+"""The settings of each of them."""
 _WAIT_S_MAX = 10.0
 _LOOK_S = 0.002
 
@@ -34,21 +34,24 @@ class GroupLogs:
         self._readers: dict[Path, CurrentReader] = {}
 
     def root_of(self, topic: str) -> Path | None:
-        """Where the log lies that has this topic; None for a topic of the main log. Raises InvalidName."""
+        """Return the directory of the log that has this topic; None for a topic of the main log. Raises InvalidName."""
         for prefix, name in ((RETRIES, "retries"), (DEAD_LETTERS, "dead_letters")):
             if topic.startswith(prefix):
                 return self._directory / check_name("consumer group", topic.removeprefix(prefix)) / name
         return None
 
     def reader(self, root: Path) -> LogReader | None:
-        """What reads this log; None before its first message."""
+        """Return a reader of this log; None before its first message."""
         reader = self._readers.setdefault(root, CurrentReader(root)).get()
         if reader is None:
             self._readers.pop(root, None)  # the group may be gone
         return reader
 
     def append(self, root: Path, appends: Sequence[Append]) -> list[int]:
-        """Appends, on disk on return. Raises UnknownGroup, and StorageError when others keep the log for too long."""
+        """Append, on disk on return.
+
+        Raises UnknownGroup, and StorageError when other processes keep the log for too long.
+        """
         if {self.root_of(append.topic) for append in appends} != {root}:
             raise MisuseError(
                 "retries, dead letters and messages of other topics were appended in one call, but are in separate "
@@ -65,7 +68,7 @@ class GroupLogs:
 
 
 def _delete_handled(root: Path, topic: str, log: Log) -> None:
-    """Deletes the files in which every retry has had its turn, and every dead letter was dealt with."""
+    """Delete the files in which every retry was delivered, and every dead letter was dealt with."""
     firsts = files_of(root / "commitlog", ".log")
     if len(firsts) == 1:
         return
@@ -84,7 +87,7 @@ def _end_of(cell: Cell) -> int:
 
 @contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Waits for others to have appended to the log whose lock this is. Raises StorageError if that takes too long."""
+    """Wait for appends of other processes to the log of this lock. Raises StorageError if that takes too long."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _WAIT_S_MAX

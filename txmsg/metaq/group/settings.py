@@ -18,14 +18,16 @@ _VERSION: Final = 1
 
 
 def settings_in(directory: Path) -> LogGroupSettings:
-    """What is set; the defaults where nothing is. Raises CorruptLog if it cannot be read."""
+    """Return the settings of a group; defaults where nothing is set. Raises CorruptLog if they cannot be read."""
     return _settings_of(directory, _told(directory))
 
 
 def alter_settings(
     directory: Path, *, stopped: bool | None, concurrency: int | None, rate_per_s: float | None
 ) -> LogGroupSettings:
-    """Changes what is not None, on disk; all settings after that. While the group is locked."""
+    """Change the values that are not None, on disk, and return all settings after that. Only while the group is
+    locked.
+    """
     told = _told(directory)
     settings = _settings_of(directory, told).altered(stopped=stopped, concurrency=concurrency, rate_per_s=rate_per_s)
     known = {
@@ -39,14 +41,14 @@ def alter_settings(
 
 
 def settings_bytes(directory: Path) -> bytes:
-    """The file, for copies; empty where nothing is set."""
+    """Return the file's bytes, for copies; empty if nothing is set."""
     with suppress(FileNotFoundError):
         return (directory / _NAME).read_bytes()
     return b""
 
 
 def write_settings_bytes(directory: Path, data: bytes) -> None:
-    """Makes the file that of the leader, on disk. While the group is locked."""
+    """Replace the file by that of the leader, on disk. Only while the group is locked."""
     if data == settings_bytes(directory):
         return
     if data:
