@@ -37,7 +37,7 @@ class RemoteServer:
         self.closed = threading.Event()
 
     def close(self) -> None:
-        """Calls under way fail. Closing twice is fine."""
+        """Close the channel. Calls under way fail. Closing twice is fine."""
         self.closed.set()
         self.channel.close()
 
@@ -49,7 +49,9 @@ class RemoteServer:
         attempt_s: float | None = None,
         changes: bool = False,
     ) -> T:
-        """What `attempt(timeout_s, is_repeat)` returns, tried until it answers, refuses, or the time is over.
+        """Return the result of `attempt(timeout_s, is_repeat)`, called until it answers, refuses, or the time is over.
+
+        changes: if an attempt before the one that failed may have been carried out, the error is OutcomeUnknown.
 
         changes: what may have been carried out by an attempt before the one that failed is OutcomeUnknown.
         is_repeat: an earlier attempt may have been carried out.
@@ -97,6 +99,6 @@ class RemoteServer:
             raise
 
     def require_open(self) -> None:
-        """Raises MisuseError when it was closed."""
+        """Raise MisuseError if it was closed."""
         if self.closed.is_set():
             raise MisuseError(f"the log at {self.address} was closed: open it again with open_log")

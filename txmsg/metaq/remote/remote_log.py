@@ -54,11 +54,11 @@ from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
 _UNKNOWN: Final = -1
 _WAIT_S_MAX: Final = 20.0
-"""One request waits so long at most; a longer wait is several."""
+"""Seconds that one request waits at most; a longer wait is several requests."""
 _TIMEOUT_S_MAX: Final = 60.0
-"""The server remembers appends for twice as long."""
+"""Seconds of a call's timeout at most: the server remembers appends for twice as long."""
 _BYTES_PER_S_MIN: Final = 8 * 1024 * 1024
-"""What is large gets time on top, by this rate."""
+"""The rate by which large transfers get additional time."""
 
 
 class RemoteLog:
@@ -117,7 +117,7 @@ class RemoteLog:
     # ---- reading
 
     def describe(self) -> pb.DescribeLogReply:
-        """Which log it is, and how its server does."""
+        """Return the log's identity, and the state of its server."""
         return self._ask_server(MetaQ.describe, pb.DescribeLogRequest())
 
     def identity(self) -> LogIdentity:
@@ -322,7 +322,7 @@ class _Numbers:
 
     @contextmanager
     def next(self) -> Iterator[tuple[int, int]]:
-        """The number of a call, which is under way until `with` ends, and the lowest that is under way."""
+        """Yield the number of a call, which is under way until `with` ends, and the lowest one under way."""
         with self._lock:
             number = self._next
             self._next += 1
@@ -346,7 +346,7 @@ class _FetchedSoFar:
         self.error: TxmsgError | None = None
 
     def add(self, frames: memoryview, *, goes_on: bool) -> None:
-        """The frames that follow; goes_on: they are a part of one."""
+        """Add the frames that follow; goes_on: they are a part of one."""
         self._parts.append(frames)
         if goes_on or self.error is not None:
             return
@@ -359,7 +359,7 @@ class _FetchedSoFar:
             self._offset = batches[-1].end_offset
 
     def fetched(self) -> Fetched:
-        """An error is told when there are no batches before it."""
+        """Return the result. An error is returned only if there are no batches before it."""
         if self._parts:
             self.add(memoryview(b""), goes_on=False)  # the rest of a frame did not come: it is damaged
         return Fetched(self._queue, tuple(self._batches), None if self._batches else self.error)

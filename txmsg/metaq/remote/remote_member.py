@@ -115,7 +115,7 @@ class RemoteMember:
             self._gone()
 
     def abandon(self) -> None:
-        """Leaves if the server answers soon; else the session ends by itself."""
+        """Leave if the server answers soon; otherwise the session ends by itself."""
         with suppress(TxmsgError):
             self._timeout_s = min(self._timeout_s, _ATTEMPT_S_MIN)
             self.leave({})
@@ -126,7 +126,7 @@ class RemoteMember:
         self._on_left(self)
 
     def _ask_server(self, method: Method[pb.MemberRequest, ReplyT], **content: Any) -> ReplyT:
-        """One call; what it sends counts as said when it was begun, for the server may have got it at once."""
+        """Make one call; it renews the session from its begin, when the server may have received it."""
         if self._is_copy:
             raise MisuseError(
                 f"process {os.getpid()} was forked from member {self._id} of group {self._group}, and is not a member "

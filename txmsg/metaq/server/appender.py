@@ -1,5 +1,7 @@
 """Group commit for appends of many callers: while one append is written and synced, the next callers gather.
 
+Callers that wait for the disk, for other members of a group, and for nothing gather apart: none delays another kind.
+
 Those who wait for the disk, for other members of a group, and for nothing gather apart: none holds up another kind.
 """
 
@@ -26,14 +28,14 @@ _SAY_AGAIN_S = 60.0
 
 
 class AppendCounts:
-    """What was appended since the server started. Counted once for calls that are carried out together."""
+    """Counters of appends since the server started. Calls that are carried out together count once."""
 
     __slots__ = ("bytes", "calls", "errors", "messages", "seconds")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        """As they are stored, without headers of frames."""
+        """Bytes as stored, without headers of frames."""
         self.errors = 0
         """Calls of which nothing was appended."""
         self.calls = Histogram(ITEMS)
@@ -41,16 +43,16 @@ class AppendCounts:
 
 
 class _AppendQueue:
-    """Calls that are carried out one after the other, as many as wait at once."""
+    """Calls that are carried out one after the other; all that wait at a time go together."""
 
     def __init__(self, placer: Placer) -> None:
         self.placer = placer
         self.waiting: deque[AppendCall] = deque()
         self.is_busy = False
-        """Whether a thread carries out calls, or is about to."""
+        """True if a thread carries out calls, or is about to."""
 
     def gathered(self) -> list[AppendCall]:
-        """The next calls to be carried out together."""
+        """Return the next calls to be carried out together."""
         calls = [self.waiting.popleft()]
         size_bytes = calls[0].size_bytes
         while self.waiting and len(calls) < _TOGETHER_MAX:
@@ -64,8 +66,8 @@ class _AppendQueue:
 class AppendExecutor:
     """Takes calls on the loop and has threads carry them out. Callers wait for the disk, as their topics promise.
 
-    threads: three are used at once. size_bytes_max: of calls under way; more are refused. on_appended: told the queues
-    that have got something.
+    threads: three are used at once. size_bytes_max: of calls under way; more are refused. on_appended: called with the
+    queues that have got messages.
     """
 
     def __init__(
@@ -79,13 +81,13 @@ class AppendExecutor:
     ) -> None:
         self.counts = AppendCounts()
         self.size_bytes = 0
-        """Of calls under way."""
+        """Bytes of calls under way."""
         self.failure = ""
-        """Why the log takes nothing any more, as its last append was told; empty when it was well. Groups aside."""
+        """The reason why the log's last append failed; empty if it succeeded. Logs of groups do not count."""
         self._refused_at: float | None = None
-        """When the log last said so."""
+        """The time of the log's last refusal."""
         self._is_said = False
-        """Whether the last that it said is that."""
+        """True if the last logged event is that refusal."""
         self._lanes = {kind: _AppendQueue(new_placer()) for kind in WaitsFor}
         self._threads = threads
         self._size_bytes_max = size_bytes_max
@@ -95,18 +97,20 @@ class AppendExecutor:
         self._under_way: dict[CallId, asyncio.Future[tuple[int, ...]]] = {}
 
     async def recover(self) -> None:
-        """Reads what was appended before this process began. Call it before the first append."""
+        """Read the appends noted before this process began. Call it before the first append."""
         placer = self._lanes[WaitsFor.DISK].placer
         found = await asyncio.get_running_loop().run_in_executor(self._threads, placer.recovered)
         for note, bases in found:
             self._producers.note(note.call, note.settled, bases, self._clock())
 
     async def append(self, call: AppendCall) -> tuple[int, ...]:
-        """Where the batches stand. A caller that goes away does not end it."""
+        """Return the offsets of the batches. A caller that is cancelled does not end the append."""
         return await asyncio.shield(self.begin_append(call))
 
     def begin_append(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
-        """Where the batches will stand. A call that is under way or was carried out is not begun again.
+        """Return a future of the batches' offsets. A call that is under way or was carried out is not begun again.
+
+        Raises Overloaded for a call that is not begun. Waiting for the result is optional.
 
         Raises Overloaded for a call that is not begun. Nobody need wait for the answer.
         """
@@ -125,13 +129,15 @@ class AppendExecutor:
         return self._queue_append(call)
 
     def reserve(self, size_bytes: int) -> None:
-        """Counts these bytes as under way, until `release`. Raises Overloaded for too many; never if alone."""
+        """Count these bytes as under way, until `release`. Raises Overloaded for too many, but not for a single
+        call.
+        """
         if self.size_bytes and self.size_bytes + size_bytes > self._size_bytes_max:
             raise Overloaded(f"appends of {self.size_bytes} bytes are pending: nothing was appended; try again")
         self.size_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Counts them no more."""
+        """Stop counting these bytes."""
         self.size_bytes -= size_bytes
 
     def _queue_append(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
@@ -147,18 +153,18 @@ class AppendExecutor:
         return answer
 
     async def finished(self) -> None:
-        """Returns when all that was begun is carried out. Call it when no more comes."""
+        """Return when everything begun is carried out. Call it once no more calls come."""
         while self._under_way:
             await asyncio.wait(self._under_way.values())
 
     def _go_on(self, lane: _AppendQueue) -> None:
-        """Hands what waits to a thread: a future and a task for each turn would cost as much as the append."""
+        """Pass waiting calls to a thread: a future and a task for each turn would cost as much as the append."""
         lane.is_busy = bool(lane.waiting)
         if lane.is_busy:
             self._threads.submit(self._place, lane, lane.gathered(), asyncio.get_running_loop())
 
     def _place(self, lane: _AppendQueue, calls: list[AppendCall], loop: asyncio.AbstractEventLoop) -> None:
-        """On a thread."""
+        """Place the calls, on a thread."""
         begun_at = loop.time()
         try:
             outcomes = lane.placer.place(calls)

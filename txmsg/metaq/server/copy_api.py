@@ -1,4 +1,4 @@
-"""What a log offers to its copies: bytes by position, what stands beside them, and to be fenced."""
+"""The calls of a log's copies: bytes by position, the state beside them, and the fence."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ _NAME_SIZE_MAX: Final = 200
 _SIZE_BYTES_MAX: Final = 512 * 1024 * 1024
 _WAIT_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.1
-"""What timed topics appended gets on disk without a call's end: those who wait for it look as often."""
+"""Seconds between two checks: appends of timed topics reach the disk without a call's end."""
 
 
 class CopyApi:
-    """The service MetaQCopies. `readers`: threads that read. sending: bounds what is on its way, with fetches."""
+    """The service MetaQCopies. `readers`: threads that read. sending: bounds bytes on their way, together with
+    fetches.
+    """
 
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
@@ -59,7 +61,7 @@ class CopyApi:
         self._waiting: set[asyncio.Event] = set()
 
     def wake(self) -> None:
-        """Something was appended, or came from the leader of a copy; or the server stops."""
+        """Wake waiting copies: something was appended, or came from the leader of a copy; or the server stops."""
         for grown in self._waiting:
             grown.set()
 
@@ -69,7 +71,10 @@ class CopyApi:
     # ---- frames
 
     async def copy(self, request: pb.CopyLogRequest, call: ServerCall[pb.CopyLogRequest, pb.CopyLogReply]) -> None:
-        """Waits on the loop, reads on a thread: the next piece only when the one before is leaving."""
+        """Send frames to a copy: waits on the loop, reads on a thread.
+
+        The next piece is read only when the one before is leaving.
+        """
         root, identity, end = await self._read(partial(self._source, request.topic))
         tail = _tail_asked_for(request, identity)
         piece_bytes = min(request.size_bytes_max, PIECE_SIZE_BYTES)
@@ -105,7 +110,7 @@ class CopyApi:
                     raise BrokerUnavailable(f"the data was deleted while it was being sent: ask again ({exc})") from exc
 
     def _source(self, topic: str) -> tuple[Path, LogIdentity, int]:
-        """The directory of a log, which it is, and up to where it may be copied."""
+        """Return the directory of a log, its identity, and the position up to which it may be copied."""
         root = self._group_logs.root_of(check_name("topic", topic)) if topic else None
         if root is None:
             if topic:
@@ -114,7 +119,7 @@ class CopyApi:
         return root, identity_of(root, create=False), CommitLogReader(root / "commitlog").end_position()
 
     def _heard(self, request: pb.CopyLogRequest, piece: FilePiece) -> None:
-        """What the copy has counts only now: its end was found to be in this log."""
+        """Record the copy's progress, which counts only now: its end was found to be in this log."""
         if len(request.copy_id) != ID_SIZE_BYTES or len(request.name) > _NAME_SIZE_MAX:
             raise ProtocolError(f"a copy has an id of {ID_SIZE_BYTES} bytes, and a name of at most {_NAME_SIZE_MAX}")
         if piece.position == request.position:
@@ -123,7 +128,7 @@ class CopyApi:
             self._copies.forget_copy(request.copy_id)
 
     async def _grown(self, end: int, wait_s: float) -> int:
-        """Where the log ends on disk, as soon as it has grown, or after the wait."""
+        """Return the log's end on disk, as soon as it has grown, or after the wait."""
         grown = asyncio.Event()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -164,7 +169,7 @@ class CopyApi:
 
 
 def _tail_asked_for(request: pb.CopyLogRequest, identity: LogIdentity) -> CopyTail | None:
-    """Where the copy ends; None if it has nothing. Raises CopyDiverged if it is not a copy of this log."""
+    """Return the end of the copy; None if it has nothing. Raises CopyDiverged if it is not a copy of this log."""
     if not request.log_id:
         return None
     if request.log_id != identity.log_id:

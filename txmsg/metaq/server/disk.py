@@ -16,20 +16,20 @@ _LOOK_S: Final = 60.0
 
 
 class DiskWatch:
-    """Looks at the disk of a directory now and then. `run` belongs into a task of its own."""
+    """Checks the disk of a directory now and then. `run` belongs into a task of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._is_told = False
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Check the disk until cancelled."""
         while True:
             await self.check_disk()
             await asyncio.sleep(_LOOK_S)
 
     async def check_disk(self) -> None:
-        """Logs once that little is free, and once that there is room again."""
+        """Log once that little space is free, and once that there is enough again."""
         try:
             usage = await asyncio.to_thread(disk_usage, self._directory)
         except OSError:  # appends say what is wrong with it

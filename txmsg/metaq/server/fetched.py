@@ -1,4 +1,4 @@
-"""What a fetch sends: frames as they were found, in replies that fit the wire. Pure."""
+"""The replies to a fetch: frames as they were found, in sizes that fit the wire. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from txmsg.wire.frames import PART_SIZE_BYTES
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 _REPLY_SIZE_BYTES_MAX: Final = PART_SIZE_BYTES - 1024
-"""Of frames, besides what says whose they are."""
+"""Bytes of frames in a reply, besides the names of their queues."""
 
 
 class FramePart(NamedTuple):
-    """Of a frame that is large: where it stands in the log."""
+    """A part of a frame that is large: its position in the log."""
 
     topic: str
     position: int
@@ -25,18 +25,20 @@ class FramePart(NamedTuple):
 
 
 class FetchedReply:
-    """What goes in one reply: whole frames, as they were read and verified; or a part of a frame that is large."""
+    """The contents of one reply: whole frames, as they were read and verified; or a part of a frame that is large."""
 
     def __init__(self) -> None:
         self.head = pb.FetchHead()
         self.frames: list[Buffer] = []
         self.part: FramePart | None = None
-        """It is read again when its turn has come."""
+        """The part to send; it is read again when it is sent."""
         self.size_bytes = 0
 
 
 def replies_of(found: Sequence[Fetched], places: Mapping[LogQueue, int]) -> list[FetchedReply]:
-    """What was found, in replies that fit a frame of the protocol, so that they need not be put together again."""
+    """Return the replies for the frames that were found, each within a frame of the protocol, so that none is
+    reassembled.
+    """
     replies = [FetchedReply()]
     for fetched in found:
         at, frames = places[fetched.queue], None
@@ -61,7 +63,7 @@ def replies_of(found: Sequence[Fetched], places: Mapping[LogQueue, int]) -> list
 
 
 def _parts_of(at: int, header: Header) -> Iterator[FetchedReply]:
-    """A frame in parts, of which one at a time is kept in memory."""
+    """Return a frame in parts, of which one at a time is kept in memory."""
     for position in range(header.position, header.end, PIECE_SIZE_BYTES):
         reply = FetchedReply()
         reply.size_bytes = min(PIECE_SIZE_BYTES, header.end - position)
@@ -71,7 +73,7 @@ def _parts_of(at: int, header: Header) -> Iterator[FetchedReply]:
 
 
 def wanted_after(wanted: Mapping[LogQueue, int], found: Sequence[Fetched]) -> dict[LogQueue, int]:
-    """What is wanted behind what was found. Of a queue with an error there is no more."""
+    """Return the queues and offsets wanted after these results. A queue with an error is not continued."""
     ends = {fetched.queue: fetched.batches[-1].end_offset for fetched in found if fetched.batches}
     failed = {fetched.queue for fetched in found} - ends.keys()
     return {queue: ends.get(queue, offset) for queue, offset in wanted.items() if queue not in failed}

@@ -1,4 +1,4 @@
-"""What a MetaQ server tells a scraper: what its parts have counted, and what it reads of its log now and then."""
+"""The metrics of a MetaQ server: counters of its parts, and values that it reads of its log now and then."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class _LogReading:
     disk_free_ratio: float
     topic_count: int
     messages: dict[str, int]
-    """By topic; those without a name of their own together."""
+    """Messages by topic; topics without a series of their own together."""
     group_count: int
     lags: dict[tuple[str, str], _Lag]
-    """By group and topic; those without a name of their own together."""
+    """Lags by group and topic; those without a series of their own together."""
     pair_count: int
 
 
 class LogFigures(Lookup[_LogReading]):
-    """The figures of the log's files, by topic and by group, as last read, on one of `readers`."""
+    """The metrics of the log's files, by topic and by group, as last read, on one of `readers`."""
 
     def __init__(self, log: LocalLog, readers: Executor) -> None:
         super().__init__("figures of the log", self._read_log)
         self._log = log
         self._readers = readers
         self._told: set[str] = set()
-        """Why groups were left out, which is logged once."""
+        """The reason why groups were left out, which is logged once."""
 
     def put_figures(self, figures: Figures) -> None:
-        """Adds them, as far as there are any."""
+        """Add the metrics that exist."""
         found = self.found
         figures.put("txmsg_log_figures_age_seconds", self.age_s())
         if found is None:
@@ -117,7 +117,7 @@ class LogFigures(Lookup[_LogReading]):
         return {(group, topic): _Lag(count, self._age_s(behind[topic])) for topic, count in messages.items()}
 
     def _age_s(self, behind: Sequence[tuple[LogQueue, int]]) -> float:
-        """How long ago the first of these messages was stored, by the batches that they are in."""
+        """Return the seconds since the first of these messages was stored, by their batches."""
         stored_at_us = [
             fetched.batches[0].first_stored_at_us
             for queue, offset in behind
@@ -128,7 +128,7 @@ class LogFigures(Lookup[_LogReading]):
 
 
 def _named(lags: Mapping[tuple[str, str], _Lag]) -> dict[tuple[str, str], _Lag]:
-    """Those that wait longest under their names, the others together."""
+    """Return those that wait longest under their names, and the others together."""
     found = sorted(lags.items(), key=lambda item: (-item[1].seconds, -item[1].messages, item[0]))
     named, others = dict(found[:NAMED_MAX]), [lag for _, lag in found[NAMED_MAX:]]
     if others:
@@ -138,7 +138,7 @@ def _named(lags: Mapping[tuple[str, str], _Lag]) -> dict[tuple[str, str], _Lag]:
 
 
 def unready(parts: MetaQParts) -> str:
-    """Why a server should get no traffic; empty if it may."""
+    """Return the reason why a server should get no traffic; empty if it may."""
     if parts.stop.is_set():
         return STOPPING.found(process="server").what
     if (guard := parts.shared.guard) is not None and not guard.is_fresh:
@@ -147,7 +147,7 @@ def unready(parts: MetaQParts) -> str:
 
 
 def figures_of(parts: MetaQParts, log: LogFigures) -> Figures:
-    """All figures of a server."""
+    """Return all metrics of a server."""
     figures = Figures(ExportingProcess.METAQ)
     figures.put("txmsg_ready", not unready(parts))
     put_calls(figures, parts.shared)

@@ -1,4 +1,4 @@
-"""What the groups of a log offer to clients: members elsewhere, as sessions, and what people ask and change."""
+"""The calls for groups of a log: members on other machines, as sessions, and the administration of groups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STRATEGY_SIZE_MAX = 200
 
 
 class GroupApi:
-    """The service MetaQGroups. `threads`: for what blocks."""
+    """The service MetaQGroups. `threads`: for calls that block."""
 
     def __init__(self, log: LogAccess, sessions: MemberSessions, threads: Executor) -> None:
         self._log = log
@@ -75,7 +75,7 @@ class GroupApi:
         return await self._sessions.call(request.session, request.call, work)
 
     def _require_own(self, request: pb.MemberRequest) -> None:
-        """A session is of who has joined, as long as they may receive as their group."""
+        """Require that a session belongs to the caller that joined, which may still receive as its group."""
         require(RECEIVE_GROUP, self._sessions.group_of(request.session, current_caller().name))
 
     async def view(self, request: pb.MemberRequest) -> pb.MemberView:

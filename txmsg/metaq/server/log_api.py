@@ -1,4 +1,4 @@
-"""What a log offers to clients, groups aside: requests become calls of the log, values become replies."""
+"""The calls of a log's clients, groups aside: requests become calls of the log, values become replies."""
 
 from __future__ import annotations
 
@@ -64,18 +64,21 @@ T = TypeVar("T")
 QUEUES_OF_REQUEST_MAX: Final = 65_536
 FETCH_SIZE_BYTES_CEILING: Final = FRAME_SIZE_BYTES_MAX
 APPEND_SIZE_BYTES_MAX: Final = FRAME_SIZE_BYTES_MAX + 16 * 1024 * 1024
-"""Of an append as it comes, and of its batches when they are unpacked."""
+"""Bytes of an append as received, and of its batches when they are unpacked."""
 WAIT_S_MAX: Final = 60.0
 FOUND_MAX: Final = 1000
 FOUND_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _CHECK_AT_ONCE_SIZE_BYTES = 64 * 1024
 _CHECK_AT_ONCE_BATCHES = 16
 _GROUP_LOG_LOOK_S = 1.0
-"""Retries are appended by other processes, too: those who wait for them look as often."""
+"""Seconds between two checks of groups' logs: retries are appended by other processes, too."""
 
 
 class LogApi:
-    """The service MetaQ. readers: what is read, and checked if it is large, goes there. recalling: waits for moves."""
+    """The service MetaQ. readers: threads for reads, and for checks of large appends.
+
+    recalling: for recalls, which wait for moves.
+    """
 
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
@@ -216,7 +219,7 @@ class LogApi:
     # ---- fetching
 
     async def fetch(self, request: pb.FetchRequest, call: ServerCall[pb.FetchRequest, pb.FetchReply]) -> None:
-        """Waits on the loop, reads on a thread: the next piece only when the one before is leaving."""
+        """Fetch: waits on the loop, reads on a thread. The next piece is read only when the one before is leaving."""
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
         checked(list(wanted))
         places = {queue: place for place, queue in enumerate(wanted)}
@@ -331,7 +334,10 @@ class LogApi:
         return pb.AppendReply(base_offset=base_offset, generation=generation)
 
     def _waits_for_copies(self, call: AppendCall) -> bool:
-        """Raises BrokerUnavailable if there are too few, MisuseError where none are required. Nothing is appended."""
+        """Return True if an append waits for copies.
+
+        Raises BrokerUnavailable if there are too few, MisuseError where none are required: before anything is appended.
+        """
         copies = self._copies
         if call.acks is Acks.COPIES:
             if not copies.required:
@@ -351,13 +357,13 @@ class LogApi:
         )
 
     def _is_unsynced(self, call: AppendCall) -> bool:
-        """Whether nobody waits for the disk: those have no use for copies."""
+        """Return True if the caller does not wait for the disk: such a call does not wait for copies."""
         return call.is_of_group or all(
             self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends
         )
 
     async def _require_copies(self, *, is_asked_for: bool) -> None:
-        """Everything that is on disk here is on that of enough copies. Raises OutcomeUnknown after too long."""
+        """Return when everything on disk here is on that of enough copies. Raises OutcomeUnknown after too long."""
         copies = self._copies
         if await copies.reached(self._log.writer.synced) or (copies.goes_on and not is_asked_for):
             return
@@ -389,7 +395,7 @@ class LogApi:
 
 
 def checked(queues: Sequence[LogQueue]) -> Sequence[LogQueue]:
-    """Names become paths: none goes on that is not a name."""
+    """Return queues whose names were checked, because names become paths. Raises InvalidName."""
     if len(queues) > QUEUES_OF_REQUEST_MAX:
         raise ProtocolError(f"a request names {len(queues)} queues: at most {QUEUES_OF_REQUEST_MAX} are allowed")
     for topic in {queue.topic for queue in queues}:

@@ -22,7 +22,7 @@ from txmsg.wire.shared import Shared
 
 @dataclass(frozen=True, slots=True)
 class MetaQParts:
-    """What its figures read, and what takes live settings."""
+    """The parts that its metrics read, and those that take live settings."""
 
     given: GivenSettings[MetaQConfig]
     log: LocalLog
@@ -38,11 +38,11 @@ class MetaQParts:
 
     @property
     def config(self) -> MetaQConfig:
-        """What holds now."""
+        """The current settings."""
         return self.given.config
 
     def apply_settings(self, config: MetaQConfig) -> None:
-        """Takes the live settings of a configuration."""
+        """Apply the live settings of a configuration."""
         set_log_level(config.log_level)
         self.log.apply_settings(config.log)
         self.copies.timeout_s = config.copies.timeout_s

@@ -1,8 +1,8 @@
 """Puts the batches of many callers into the log in one append, each call as a whole or not at all. Blocks; no network.
 
-It foresees the offsets that batches will get, so that one note can say where they are (`producers`) and one bad call
-does not spoil the append of the others. It may be wrong, where other code of this process appends to the same queue, as
-for delayed messages that are due: then the log refuses the whole, and each call is tried by itself.
+It computes the offsets that batches will get in advance, so that one note can name them (`producers`) and one bad call
+does not spoil the append of the others. The computation may be wrong, where other code of this process appends to the
+same queue, as for delayed messages that are due: then the log refuses the whole, and each call is tried by itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NOTES = LogQueue(NOTES, 0)
 _TRIES_MAX = 10
 
 Outcome: TypeAlias = tuple[int, ...] | Exception
-"""The first offset of each batch of a call, or why nothing of it was appended."""
+"""The first offset of each batch of a call, or the error why nothing of it was appended."""
 
 
 class WaitsFor(Enum):
-    """What may hold a call up; others are not held up by it."""
+    """The cause that may delay a call; calls with other causes are not delayed by it."""
 
     NOTHING = auto()
     """All of its topics are timed."""
@@ -47,7 +47,7 @@ class WaitsFor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppendCall:
-    """What one caller wants appended, all or nothing."""
+    """The batches that one caller appends, all or nothing."""
 
     id: CallId
     settled: int
@@ -55,21 +55,21 @@ class AppendCall:
     is_repeat: bool = False
     acks: Acks | None = None
     done: tuple[int, ...] = ()
-    """Where the first batches stand, if a crash has left only those of an earlier attempt."""
+    """The offsets of the first batches, if a crash has left only those of an earlier attempt."""
 
     @property
     def size_bytes(self) -> int:
-        """What it keeps in memory."""
+        """The bytes that it keeps in memory."""
         return sum(append.payload.size_bytes for append in self.appends)
 
     @property
     def is_placed(self) -> bool:
-        """Whether each batch names its offset, which tells a repeat."""
+        """True if each batch names its offset, which tells a repeat."""
         return all(append.base_offset is not None for append in self.appends)
 
     @property
     def is_of_group(self) -> bool:
-        """Whether it goes to the small log of a group, which other processes append to as well."""
+        """True if it goes to the small log of a group, which other processes append to as well."""
         return any(append.topic.startswith((RETRIES, DEAD_LETTERS)) for append in self.appends)
 
 
@@ -77,20 +77,20 @@ class AppendCall:
 class _PlacementPlan:
     call: AppendCall
     bases: tuple[int, ...]
-    """Of all batches."""
+    """First offsets of all batches."""
     appends: tuple[Append, ...]
-    """Those that are still to be appended, with their offsets."""
+    """Batches that are still to be appended, with their offsets."""
 
 
 class Placer:
-    """One thread at a time uses it."""
+    """Appends the batches of calls. One thread at a time uses it."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._ends: dict[LogQueue, int] = {}
 
     def waits_for(self, call: AppendCall) -> WaitsFor:
-        """Calls that wait for the same are carried out together."""
+        """Return the cause that delays a call: calls with the same one are carried out together."""
         if call.is_of_group:
             return WaitsFor.MEMBERS
         if call.acks is not None:
@@ -99,13 +99,13 @@ class Placer:
         return WaitsFor.NOTHING if is_timed else WaitsFor.DISK
 
     def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
-        """Appends them in this order, on disk as each topic promises; what became of each."""
+        """Append calls in this order, on disk as each topic promises; return the outcome of each."""
         shared = [number for number, call in enumerate(calls) if not call.is_of_group]
         together = dict(zip(shared, self._place_together([calls[number] for number in shared]), strict=True))
         return [together.get(number) or self._alone(call) for number, call in enumerate(calls)]
 
     def recovered(self) -> list[tuple[AppendNote, tuple[int, ...]]]:
-        """The appends noted lately, with the offsets of those batches that are there: a crash may have cut some off."""
+        """Return the appends noted lately, with the offsets of batches that exist: a crash may have cut some off."""
         since_us = now_us() - int(REMEMBERED_S * 1e6)
         offset = self._log.offsets_at([_NOTES], since_us)[_NOTES]
         found: list[tuple[AppendNote, tuple[int, ...]]] = []
@@ -159,7 +159,7 @@ class Placer:
         return [plan.bases if isinstance(plan, _PlacementPlan) else plan for plan in plans]
 
     def _planned_anew(self, call: AppendCall) -> _PlacementPlan | Exception:
-        """One call again, from what the log says now: more than once, if it moves delayed messages at that moment."""
+        """Plan one call again from the log's current state: repeatedly, if it moves delayed messages at that moment."""
         failure: TxmsgError | None = None
         for _ in range(_TRIES_MAX):
             self._ends.clear()
@@ -199,7 +199,7 @@ class Placer:
     # ---- where each batch will stand
 
     def _plan(self, call: AppendCall, ends: dict[LogQueue, int]) -> _PlacementPlan:
-        """Adds to `ends`, when all is well, where the queues end after this call."""
+        """Plan a call, and add the ends of its queues after it to `ends` if it can be appended."""
         bases = list(call.done)
         if call.is_repeat and call.is_placed:
             named = [
@@ -234,7 +234,7 @@ class Placer:
         return _PlacementPlan(call, tuple(bases), tuple(appends))
 
     def _there(self, placed: Sequence[Placed]) -> int:
-        """How many of the first batches of a call are in the log."""
+        """Return how many of the first batches of a call are in the log."""
         for number, (topic, queue, base_offset, count, crc) in enumerate(placed):
             fetched = self._log.fetch({LogQueue(topic, queue): base_offset}, size_bytes_max=1)
             if not fetched:
@@ -255,7 +255,7 @@ class Placer:
 
 
 def _notes_in(batch: LogBatch) -> Iterator[AppendNote]:
-    """Skips what is not a note."""
+    """Yield the notes among these messages, and skip others."""
     for message in batch.messages():
         try:
             yield AppendNote.unpack(message.body)
@@ -269,7 +269,7 @@ def _notes_in(batch: LogBatch) -> Iterator[AppendNote]:
 
 
 def _strongest(levels: Iterable[Acks | None]) -> Acks | None:
-    """What all calls that are appended together get: those of a lane wait for the same."""
+    """Return the flush mode for calls that are appended together: those of a lane wait for the same."""
     asked = {level for level in levels if level is not None}
     if any(level.flush is Flush.SYNC for level in asked):
         return Acks.DISK

@@ -1,4 +1,4 @@
-"""Long polls: who waits for which queue."""
+"""Long polls: fetches that wait for queues."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from txmsg.metaq.interface import LogQueue
 
 
 class WaitingPolls:
-    """Belongs to one loop. A wait costs an entry in a table, no thread and no look at the log."""
+    """Waiting fetches. Belongs to one loop. A wait costs an entry in a table, no thread and no read of the log."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Fetches that wait."""
+        """The number of waiting fetches."""
         self._waiting: dict[LogQueue, set[asyncio.Event]] = {}
 
     @contextmanager
     def watching(self, queues: Collection[LogQueue]) -> Iterator[asyncio.Event]:
-        """An event that is set whenever one of these queues has got something. The caller clears it before it looks."""
+        """Yield an event that is set whenever one of these queues has got messages.
+
+        The caller clears it before it reads.
+        """
         grown = asyncio.Event()
         for queue in queues:
             self._waiting.setdefault(queue, set()).add(grown)
@@ -35,11 +38,11 @@ class WaitingPolls:
                     del self._waiting[queue]
 
     def wake(self, queues: Iterable[LogQueue]) -> None:
-        """These queues have got something."""
+        """Wake the fetches that wait for these queues."""
         for queue in queues:
             for grown in self._waiting.get(queue, ()):
                 grown.set()
 
     def wake_all(self) -> None:
-        """Wakes all fetches that wait, as when the server stops."""
+        """Wake all waiting fetches, as when the server stops."""
         self.wake(list(self._waiting))

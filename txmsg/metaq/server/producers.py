@@ -1,8 +1,8 @@
-"""Which appends were carried out: a repeat after a lost answer gets that answer, and appends nothing. Pure.
+"""The appends that were carried out: a repeat after a lost answer gets that answer, and appends nothing. Pure.
 
-A producer is an opened log of some process; it numbers its calls, and says with each below which number it will repeat
-none. So what is kept of it is what it has under way. Calls whose batches all name their offsets need none of this: what
-stands at an offset says itself whether it is there.
+A producer is an opened log of some process; it numbers its calls, and each call names the lowest number that it may
+repeat. So only calls under way are kept of it. Calls whose batches all name their offsets need none of this: the
+message at an offset tells whether it is theirs.
 
 What is kept outlives the server: for each append a note is written into the log, in the same write and just before the
 batches (topic `access.NOTES`). A crash can have cut off batches whose note is there, never the other way round.
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from txmsg.errors import Overloaded, ProtocolError
 
 REMEMBERED_S: Final = 120.0
-"""For at least so long the answer to an append is remembered; clients repeat for a minute at most."""
+"""Seconds for which the answer to an append is remembered at least; clients repeat for a minute at most."""
 _UNDER_WAY_MAX = 1024
 _PRODUCERS_MAX = 100_000
 
@@ -28,14 +28,14 @@ _BATCH = struct.Struct("<BIQII")
 
 
 class CallId(NamedTuple):
-    """Names an append among all."""
+    """The identity of an append among all."""
 
     producer_id: bytes
     sequence: int
 
 
 class Placed(NamedTuple):
-    """Where a batch was put, and by what it is told from others."""
+    """The place of a batch, and the checksum that tells it from others."""
 
     topic: str
     queue: int
@@ -94,7 +94,7 @@ class RememberedAppends:
         return len(self._producers)
 
     def answer_of(self, call: CallId, settled: int, now: float) -> Bases | None:
-        """What the call was answered, or None when it was not carried out.
+        """Return the answer that the call got, or None if it was not carried out.
 
         Raises ProtocolError for a call that its producer said it would not repeat, Overloaded for too many under way.
         """
@@ -110,7 +110,7 @@ class RememberedAppends:
         return answer
 
     def note(self, call: CallId, settled: int, bases: Sequence[int], now: float) -> None:
-        """Remembers an answer."""
+        """Remember an answer."""
         known = self._used(call.producer_id, settled, now)
         if call.sequence >= known.settled:
             known.answers[call.sequence] = tuple(bases)

@@ -20,20 +20,23 @@ from txmsg.wire.caller import Calling, answering
 T = TypeVar("T")
 
 FREE_RATIO: Final = 100
-"""So often the size of what is stored costs nothing: batches of like records become 5 to 50 times as large."""
+"""Unpacked size, as a multiple of the stored size, that costs nothing: batches of like records swell 5 to 50 times."""
 SWELL_BYTES_PER_S: Final = 32 * 1024 * 1024
-"""What a user may have unpacked beyond it. A check takes 1 s for 256 MiB, many small headers up to 16 s."""
+"""Bytes beyond it that a user may have unpacked per second.
+
+A check takes 1 s for 256 MiB, many small headers up to 16 s.
+"""
 _WAIT_S_MAX: Final = 5.0
 _SWELLING_MAX: Final = 2
 
 
 def swell_bytes(stored_size_bytes: int, size_bytes: int) -> int:
-    """How many bytes of what is unpacked must be paid for."""
+    """Return the number of unpacked bytes that are paced."""
     return max(0, size_bytes - FREE_RATIO * stored_size_bytes)
 
 
 class ReaderThreads:
-    """threads: how many the executor has. clock: monotonic. Belongs to one loop."""
+    """Shares an executor's threads among users. threads: their number. clock: monotonic. Belongs to one loop."""
 
     def __init__(self, executor: Executor, threads: int, *, clock: Callable[[], float]) -> None:
         self._executor = executor
@@ -43,12 +46,12 @@ class ReaderThreads:
         self._swelling = asyncio.Semaphore(_SWELLING_MAX)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What the work returns, on a thread."""
+        """Run work on a thread, and return its result."""
         share = self._share()
         return await (self._on_thread(work) if share is None else self._on_thread(work, share.threads))
 
     async def unpack(self, work: Callable[[], T]) -> T:
-        """The same for work that unpacks what is stored: one of a user's at a time."""
+        """Run work that unpacks stored data: one of a user's at a time."""
         share = self._share()
         if share is None:
             return await self._on_thread(work, self._swelling)
@@ -56,7 +59,7 @@ class ReaderThreads:
         return await self._on_thread(work, share.turn, self._swelling, share.threads)
 
     async def pay(self, swell_size_bytes: int) -> None:
-        """Returns when a call may unpack so much beyond what is free. Raises Overloaded, at once."""
+        """Return when a call may unpack so many bytes beyond the free ones. Raises Overloaded, at once."""
         share = self._share()
         if not swell_size_bytes or share is None:
             return
@@ -71,7 +74,7 @@ class ReaderThreads:
         await admitted(share.swelling, swell_size_bytes, now=self._clock(), wait_s_max=_WAIT_S_MAX, refusal=refusal)
 
     async def _on_thread(self, work: Callable[[], T], *bounds: asyncio.Semaphore | asyncio.Lock) -> T:
-        """Bounds are held until the thread is free: that is later than the end of a call that is cancelled."""
+        """Run work within bounds, which are held until the thread is free: later than the end of a cancelled call."""
         with ExitStack() as holding:
             for bound in bounds:
                 await bound.acquire()
@@ -94,7 +97,10 @@ class ReaderThreads:
         return working.result()
 
     def _share(self) -> _Share | None:
-        """Of the user of the call; without authentication, of its connection. None: this process itself asks."""
+        """Return the share of the caller's user; without authentication, of its connection.
+
+        None: this process itself asks.
+        """
         calling: Calling | None = answering.get()
         if calling is None:
             return None
@@ -106,7 +112,7 @@ class ReaderThreads:
 
 
 class _Share:
-    """What one user has of the threads."""
+    """The share of the threads that one user has."""
 
     def __init__(self, threads: int, now: float) -> None:
         self.threads = asyncio.Semaphore(threads)

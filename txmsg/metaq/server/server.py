@@ -58,7 +58,10 @@ _REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
 
 
 async def serve(given: GivenSettings[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Runs a server until `stop` is set, then ends in order: appends under way are carried out and answered.
+    """Run a server until `stop` is set, then end in order: appends under way are carried out and answered.
+
+    `on_ready` is called once with the address when it answers. Raises the errors of opening the log: StorageError when
+    another process writes it, CorruptLog; MisuseError when the port is taken.
 
     `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
     another process writes it, CorruptLog; MisuseError when the port is taken.
@@ -85,7 +88,7 @@ async def serve(given: GivenSettings[MetaQConfig], on_ready: Callable[[str], Non
 
 
 async def _begun(leader: LeaderServer, root: Path, stop: asyncio.Event) -> None:
-    """Returns when there is something of a copy, or `stop` is set. A leader that is away is asked again."""
+    """Return when a copy has data, or `stop` is set. A leader that is unavailable is asked again."""
     told = ""
     while not stop.is_set():
         try:
@@ -107,7 +110,10 @@ async def _serve_log(
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
 ) -> bool:
-    """Serves the log until `stop` is set, or a copy cannot go on. Whether it is to be opened and served once more."""
+    """Serve the log until `stop` is set, or a copy cannot continue.
+
+    Returns True if it must be opened and served once more.
+    """
     with ExitStack() as stack:
         # The log is closed last, when no thread uses it any more.
         opened = partial(
@@ -252,7 +258,7 @@ def _follower(
 
 
 async def _follow(follower: Follower, stop: asyncio.Event) -> None:
-    """Until it is closed or cannot go on; then the server ends."""
+    """Follow until closed, or until it cannot continue; then the server ends."""
     try:
         await asyncio.to_thread(follower.run)
     finally:
@@ -282,7 +288,7 @@ def _probes(parts: MetaQParts, of_log: LogFigures) -> Probes:
 
 @asynccontextmanager
 async def _listening(server: WireServer, listen: str) -> AsyncIterator[str]:
-    """The address at which it will answer. Raises MisuseError when it is taken."""
+    """Return the address at which it will answer. Raises MisuseError when it is taken."""
     if not listen.startswith(UNIX):
         yield await server.bind(check_address("--listen", listen))
         return
@@ -296,7 +302,7 @@ async def _listening(server: WireServer, listen: str) -> AsyncIterator[str]:
 
 
 def _is_answered(path: Path) -> bool:
-    """Whether a process listens at this socket; binding would take it over."""
+    """Return True if a process listens at this socket; binding would take it over."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

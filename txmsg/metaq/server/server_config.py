@@ -28,7 +28,7 @@ GO_ON: Final = "go-on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiesConfig:
-    """What appends wait for of the log's copies on other machines."""
+    """Settings of the copies on other machines that appends wait for."""
 
     required: int = setting(
         0,
@@ -60,7 +60,7 @@ class CopiesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaQConfig:
-    """How a MetaQ server runs."""
+    """Settings of a MetaQ server."""
 
     data_dir: Path = required(
         "Directory of the log; created if it is missing. This process is its only writer.",
@@ -110,7 +110,7 @@ class MetaQConfig:
         shown="host and directory",
     )
     copies: CopiesConfig = field(default_factory=CopiesConfig)
-    """Of copies that follow this log."""
+    """Settings of copies that follow this log."""
     zone: str = setting(
         "",
         "Location of this server, such as a data centre. Queues are assigned to the members of a group in the same "
@@ -119,12 +119,12 @@ class MetaQConfig:
         metavar="NAME",
     )
     user: UserConfig = field(default_factory=UserConfig)
-    """What each user may take."""
+    """The limits of each user."""
     insecure: bool = insecure_setting()
     log_level: str = log_level_setting()
     log_format: str = log_format_setting()
     log: LogConfig = field(default_factory=LogConfig)
-    """How the log is kept."""
+    """Settings of the log."""
     connections_max: int = setting(
         16_000,
         "Maximum number of connected clients. Further connections are closed at once.",
@@ -161,11 +161,11 @@ class MetaQConfig:
 
     @property
     def authentication(self) -> bool:
-        """Whether clients must be users."""
+        """True if clients must be users."""
         return self.access is not None or bool(self.access_from)
 
     def access_addresses(self) -> list[str]:
-        """Of `access_from`."""
+        """Return the addresses of `access_from`."""
         return [check_address("--access-from", each) for each in self.access_from.split(",") if each]
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Members of groups that are elsewhere: each is a session, on whose behalf this process is a member itself.
+"""Members of groups on other machines: each is a session, for which this process is a member itself.
 
-A session that says nothing for its time ends: its member leaves, and what it asks later is refused, so a process that
-was paused stores nothing over what others did meanwhile. When this process was paused, no session could be renewed, and
-the time does not count.
+A session that is silent for its time ends: its member leaves, and its later calls are refused, so a process that was
+paused stores nothing over what others did meanwhile. When this process was paused, no session could be renewed, and the
+time does not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Session:
 
 
 class MemberSessions:
-    """Belongs to one loop. What members do blocks, so `threads` do it."""
+    """The sessions of one server. Belongs to one loop. Calls of members block, so `threads` run them."""
 
     def __init__(self, threads: Executor, *, clock: Callable[[], float]) -> None:
         self._threads = threads
@@ -52,7 +52,10 @@ class MemberSessions:
         return len(self._sessions)
 
     async def join(self, session: bytes, join: Callable[[], GroupMember], session_s: float, *, owner: str = "") -> str:
-        """Makes a member; its id. A repeat finds the one that it made before. owner: who alone may use it."""
+        """Create a member, and return its id. A repeat finds the one that it created before.
+
+        owner: its only allowed user.
+        """
         if not SESSION_S_MIN <= session_s <= SESSION_S_MAX:
             raise MisuseError(f"a session of {session_s:g} s: {SESSION_S_MIN:g} to {SESSION_S_MAX:g} are allowed")
         known = self._sessions.get(session)
@@ -68,24 +71,27 @@ class MemberSessions:
         return self._of(session, owner).member.id
 
     def _of(self, session: bytes, owner: str) -> _Session:
-        """Raises MembershipLost if there is none: neither is that of another owner."""
+        """Return a session. Raises MembershipLost if there is none, or it belongs to another owner."""
         known = self._sessions.get(session)
         if known is None or known.owner != owner:
             raise _lost()
         return known
 
     def _joined(self, session: bytes, owner: str, session_s: float, done: asyncio.Future[GroupMember]) -> None:
-        """Also when its caller is gone: then it is not renewed, and ends."""
+        """Join, even if the caller is cancelled: then the session is not renewed, and ends."""
         del self._joining[session]
         if not done.cancelled() and done.exception() is None:
             self._sessions[session] = _Session(done.result(), owner, session_s, self._clock() + session_s)
 
     def group_of(self, session: bytes, owner: str = "") -> str:
-        """The group of a member. Raises MembershipLost when there is no such session."""
+        """Return the group of a member. Raises MembershipLost when there is no such session."""
         return self._of(session, owner).member.group
 
     async def call(self, session: bytes, number: int, work: Callable[[GroupMember], T]) -> T:
-        """What a member's thread returns for this call; the same again for a repeat of the last one.
+        """Return the result of this call on a member's thread; the same result for a repeat of the last one.
+
+        A caller that is cancelled does not end it: the result of a call that a thread has begun is there when it is
+        repeated. Raises MembershipLost when there is no such session.
 
         A caller that goes away does not end it: what a thread has begun is known when the call is repeated. Raises
         MembershipLost when there is no such session.
@@ -110,7 +116,7 @@ class MemberSessions:
             return answer
 
     async def leave(self, session: bytes, work: Callable[[GroupMember], None]) -> None:
-        """The member stores what it has to and leaves. Leaving twice is fine."""
+        """Store the member's offsets and leave. Leaving twice is fine."""
         await _to_its_end(self._leave(session, work))
 
     async def _leave(self, session: bytes, work: Callable[[GroupMember], None]) -> None:
@@ -125,13 +131,13 @@ class MemberSessions:
             raise
 
     async def run(self) -> None:
-        """Ends silent sessions, until it is cancelled."""
+        """End silent sessions, until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             await self.end_silent()
 
     async def end_silent(self) -> None:
-        """One look."""
+        """End the sessions that are silent now."""
         now = self._clock()
         stood_still_s, self._looked_at = now - self._looked_at - _LOOK_S, now
         if stood_still_s > _LOOK_S:
@@ -149,7 +155,7 @@ class MemberSessions:
                 await self._end_session(name)
 
     async def close(self) -> None:
-        """Ends all."""
+        """End all sessions."""
         for name in list(self._sessions):
             await self._end_session(name)
 
@@ -164,7 +170,7 @@ class MemberSessions:
 
 
 async def _to_its_end(work: Coroutine[object, object, T]) -> T:
-    """What this returns, or raises; it goes on when its caller is cancelled."""
+    """Return the result of this, or raise its error; it continues when its caller is cancelled."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # told, even if its caller is gone
     return await asyncio.shield(task)

@@ -1,6 +1,6 @@
-"""Who takes bytes from a server, so that a few slow callers do not lock out others. Knows no network and no log.
+"""Room for transfers from a server, so that a few slow callers do not lock out others. Knows no network and no log.
 
-What is under way is counted in bytes; a caller has a share of them; each transfer has its time in all. Slow ones are
+Transfers under way are counted in bytes; a caller has a share of them; each transfer has a time limit. Slow ones are
 ended when others want their room. Belongs to one loop.
 """
 
@@ -13,48 +13,48 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 BYTES_PER_S_MIN: Final = 1024 * 1024
-"""Who is slower than this is ended when others want room; and the time in all grows with the size by it."""
+"""The least rate. Slower transfers are ended when others want room; the time limit grows with the size by it."""
 _GRACE_S: Final = 1.0
 _LOOK_S: Final = 0.1
 _SHARES: Final = 4
 
 
 class Transfer:
-    """One of them."""
+    """One transfer."""
 
     def __init__(self, caller: object, patience_s: float) -> None:
         self.caller = caller
         self.held_bytes = 0
-        """What it keeps in memory."""
+        """Bytes that it keeps in memory."""
         self.moved_bytes = 0
-        """What its caller has sent or taken."""
+        """Bytes that its caller has sent or taken."""
         self.is_ended = False
-        """Whether its room was given to others."""
+        """True if its room was given to others."""
         self._patience_s = patience_s
         self._begun = 0.0
         self._paused = 0.0
         self._step: asyncio.Timeout | None = None
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Holds so many bytes more. Its time runs from the first ones on, but not while it holds none."""
+        """Hold so many bytes more. Its time runs from the first ones on, but not while it holds none."""
         if not self.held_bytes:
             self._begun += asyncio.get_running_loop().time() - self._paused
         self.held_bytes += size_bytes
 
     def give_back(self) -> int:
-        """Holds nothing from now on, so that it need not be ended for others. Returns what it held."""
+        """Hold nothing from now on, so that it need not be ended for others. Returns the bytes that it held."""
         size_bytes, self.held_bytes, self.is_ended = self.held_bytes, 0, False
         if size_bytes:
             self._paused = asyncio.get_running_loop().time()
         return size_bytes
 
     def slow_for_s(self, now: float) -> float:
-        """For how long it has been behind the least rate; below 0: it is not."""
+        """Return the seconds for which it has been behind the least rate; below 0: it is not."""
         return now - (self._begun + _GRACE_S + self.moved_bytes / BYTES_PER_S_MIN)
 
     @asynccontextmanager
     async def step(self) -> AsyncIterator[None]:
-        """Moves a piece. Raises TimeoutError after too long, for this piece or in all, or when it is ended."""
+        """Move a piece. Raises TimeoutError after too long, for this piece or in all, or when it is ended."""
         if self.is_ended:
             raise TimeoutError
         now = asyncio.get_running_loop().time()
@@ -67,14 +67,17 @@ class Transfer:
                 self._step = None
 
     def end_transfer(self) -> None:
-        """Has it give its room to others."""
+        """End it, so that it gives its room to others."""
         self.is_ended = True
         if self._step is not None and not self._step.expired():  # its own time may be over in this turn of the loop
             self._step.reschedule(asyncio.get_running_loop().time())
 
 
 class Transfers:
-    """size_bytes_max: of all under way, or one alone. patience_s: for a piece, and in all besides the size."""
+    """All transfers of a server. size_bytes_max: of all under way, or one alone.
+
+    patience_s: for a piece, and in all besides the size.
+    """
 
     def __init__(self, size_bytes_max: int, patience_s: float) -> None:
         self._size_bytes_max = size_bytes_max
@@ -85,12 +88,12 @@ class Transfers:
 
     @property
     def held_bytes(self) -> int:
-        """What all that are under way keep in memory."""
+        """The bytes that all transfers under way keep in memory."""
         return self._held_bytes
 
     @contextmanager
     def begun(self, caller: object) -> Iterator[Transfer]:
-        """A transfer, which holds nothing yet."""
+        """Yield a transfer, which holds nothing yet."""
         transfer = Transfer(caller, self._patience_s)
         self._under_way[transfer] = None
         try:
@@ -100,7 +103,7 @@ class Transfers:
             self._give_back(transfer)
 
     def hold_now(self, transfer: Transfer, size_bytes: int) -> bool:
-        """Has it hold so many bytes in all. False: there is no room."""
+        """Hold so many bytes in all for a transfer. Returns False if there is no room."""
         size_bytes -= transfer.held_bytes
         if size_bytes <= 0:
             return True
@@ -110,9 +113,9 @@ class Transfers:
         return True
 
     async def hold_bytes(self, transfer: Transfer, size_bytes: int) -> None:
-        """The same, but returns when there is room. The slowest are ended for it.
+        """Hold so many bytes in all for a transfer, and return when there is room. The slowest are ended for it.
 
-        Who waits holds nothing: else all room could be held by some that wait for each other.
+        A waiting transfer holds nothing: otherwise some that wait for each other could hold all room.
         """
         if self.hold_now(transfer, size_bytes):
             return
@@ -132,7 +135,7 @@ class Transfers:
         return self._held_bytes + size_bytes <= self._size_bytes_max and self._is_within_share(transfer, size_bytes)
 
     def _is_within_share(self, transfer: Transfer, size_bytes: int) -> bool:
-        """A caller's only transfer may be larger than its share."""
+        """Return True if a caller's share allows it. A caller's only transfer may be larger than its share."""
         of_caller = self._of_caller_bytes(transfer)
         return of_caller == transfer.held_bytes or of_caller + size_bytes <= self._size_bytes_max // _SHARES
 
@@ -156,7 +159,7 @@ class Transfers:
                 granted.set_result(None)
 
     def _make_room(self, transfer: Transfer, size_bytes: int) -> None:
-        """Ends slow ones until there will be room: of its caller, once that has its share; else of any caller."""
+        """End slow ones until there will be room: of its caller, once that has its share; else of any caller."""
         now = asyncio.get_running_loop().time()
         rivals = [other for other in self._under_way if other is not transfer and other.held_bytes]
         missing_bytes = self._held_bytes + size_bytes - self._size_bytes_max

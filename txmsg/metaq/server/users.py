@@ -1,4 +1,4 @@
-"""Where a MetaQ server has its users and rules from: a file, or brokers."""
+"""The source of a MetaQ server's users and rules: a file, or brokers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.limits import NO_LIMITS, UserLimits
 
 LOOK_S: Final = 1.0
-"""How often a file is looked at."""
+"""Seconds between two checks of a file."""
 _log = EventLog(__name__)
 
 
 class UserSource(Protocol):
-    """What keeps a guard in step."""
+    """A source that keeps a guard up to date."""
 
     guard: Guard
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Update the guard until cancelled."""
         ...
 
 
 class UsersOfFile:
-    """Reads a file when it has changed. One that cannot be used is logged, and what was read before stays."""
+    """Reads a file when it has changed. An invalid one is logged, and the users read before stay."""
 
     def __init__(self, path: Path, limits: UserLimits = NO_LIMITS) -> None:
-        """limits: of users without their own. Raises MisuseError for a file that cannot be used."""
+        """Read the file. limits: of users without their own. Raises MisuseError for an invalid file."""
         self.guard = Guard(limits=limits)
         self._path = path
         self._read: tuple[int, ...] | None = None
@@ -45,7 +45,7 @@ class UsersOfFile:
             self.look_once()
 
     def look_once(self) -> None:
-        """Takes the file, if it is another one than before."""
+        """Read the file if it has changed."""
         try:
             self._read_file()
         except MisuseError as exc:

@@ -40,7 +40,7 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, struct.error,
 
 
 def check(append: Append) -> None:
-    """Raises InvalidName, MisuseError or ProtocolError for a batch that must not be appended."""
+    """Raise InvalidName, MisuseError or ProtocolError for a batch that must not be appended."""
     check_name("topic", append.topic)
     if not 0 <= append.queue < QUEUES_MAX:
         raise MisuseError(f"queue {append.queue} of topic {append.topic!r}: 0 to {QUEUES_MAX - 1} are allowed")
@@ -98,7 +98,7 @@ def _check_messages(payload: Payload) -> None:
 
 
 def _check_values(column: int, raw: bytes, at: int, count: int) -> int:
-    """Looks at a column of lengths and bytes; where it ends. numpy raises when the lengths themselves are cut off."""
+    """Check a column of lengths and bytes, and return its end. numpy raises when the lengths themselves are cut off."""
     ends = np.frombuffer(raw, np.int32, count + 1, at)
     # The names of flags cost more than all else here: they are asked for only to be told.
     if ends[0] or not (ends[1:] >= ends[:-1]).all():
