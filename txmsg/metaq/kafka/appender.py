@@ -26,24 +26,27 @@ from txmsg.metaq.kafka.topics import RECORD_SIZE_BYTES_MAX, KafkaTopicAdmin
 
 _POLL_S: Final = 0.1
 _SLACK_S: Final = 5.0
-"""Beyond the time in which librdkafka reports each record: then something is wrong with the client itself."""
+"""Seconds beyond the time in which librdkafka reports each record: after them the client itself is defective."""
 _COPIES_MIN: Final = 2
-"""With one less, all that has a message may be the machine that is lost."""
+"""Copies in sync that a topic must require. With fewer, a single lost machine may take the only copy."""
 _NOT_YET: Final = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
 _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
-"""What is said of records by a producer that cannot go on. Whoever polls is told why, once: it may be another call."""
+"""Errors of records whose producer cannot continue.
+
+Its reason is reported once, to the caller that polls: it may be another call.
+"""
 
 
 @dataclass(slots=True)
 class _RecordDelivery:
-    """How many records of one queue are delivered. Its reports arrive in one thread at a time."""
+    """The delivered records of one queue. Its reports arrive in one thread at a time."""
 
     left: int
     offsets: list[int] = field(default_factory=list)
     error: KafkaError | None = None
 
     def report(self, error: KafkaError | None, record: Message) -> None:
-        """Called by librdkafka for each record, in order."""
+        """Record the outcome of a record; librdkafka calls it for each one, in order."""
         self.left -= 1
         if error is None:
             offset = record.offset()
@@ -52,7 +55,7 @@ class _RecordDelivery:
             self.error = self.error or error
 
     def places(self) -> list[int] | None:
-        """The offsets of its records, if the offset of one is known.
+        """Return the offsets of its records, if the offset of one is known.
 
         If a confirmation was lost, that of a later record covers it, but without an offset. Records of a call are
         consecutive.
@@ -65,13 +68,13 @@ class _RecordDelivery:
         ]
 
     def fail(self, error: KafkaError, count: int) -> None:
-        """This many records were not even sent."""
+        """Count this many records as failed: they were not even sent."""
         self.left -= count
         self.error = self.error or error
 
 
 class KafkaAppender:
-    """Threads may share it."""
+    """Appends to the topics of a log. Threads may share it."""
 
     def __init__(self, clients: KafkaClients, topics: KafkaTopicAdmin) -> None:
         self._clients = clients
@@ -83,7 +86,7 @@ class KafkaAppender:
         self._copied: set[str] = set()
 
     def append(self, batches: Sequence[ColumnsFor], *, in_copies: bool = False) -> list[list[int]]:
-        """Returns the offsets of the messages of each batch. Creates missing queues and their topics.
+        """Return the offsets of the messages of each batch. Creates missing queues and their topics.
 
         in_copies: only into topics that require a second copy of each message; raises MisuseError for others. Raises
         OutcomeUnknown if some records may be stored and others are not.
@@ -119,7 +122,7 @@ class KafkaAppender:
         return found
 
     def _require(self, name: str, batch: ColumnsFor) -> None:
-        """Creates a queue if it is missing."""
+        """Create a queue if it is missing."""
         queue = batch.queue
         if not 0 <= queue < QUEUES_MAX:
             raise MisuseError(f"queue {queue} of a topic: 0 to {QUEUES_MAX - 1} are allowed")
@@ -132,7 +135,7 @@ class KafkaAppender:
             self._partitions[name] = max(queue + 1, seen)  # a node may not have heard yet of what was made
 
     def _require_copies(self, name: str) -> None:
-        """Checks once, because settings of topics rarely change."""
+        """Check the required copies of topics, once for each, because settings of topics rarely change."""
         copies = self._topics.copies_in_sync_of(name)
         if copies < _COPIES_MIN:
             raise MisuseError(
@@ -184,7 +187,7 @@ class KafkaAppender:
                 return
 
     def _poll(self, producer: Producer) -> None:
-        """Raises OutcomeUnknown if the producer reports that it cannot continue; the next call creates another one."""
+        """Raise OutcomeUnknown if the producer reports that it cannot continue; the next call creates another one."""
         try:
             producer.poll(_POLL_S)
         except KafkaException as exc:
@@ -209,6 +212,6 @@ class KafkaAppender:
         raise found
 
     def close(self) -> None:
-        """Nothing is left to send, because every call has waited for its records."""
+        """Do nothing: every call has waited for its records."""
         with self._lock:
             self._producer = None

@@ -19,12 +19,13 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 TELL_S: Final = 10.0
-"""Between two log lines about a call that takes long."""
+"""Seconds between two log lines about a slow call."""
 
 
 def awaited(call: Callable[[], T], doing: str, *, timeout_s: float, why: Callable[[], str] = str) -> T:
-    """Returns what a call returns, or raises what it raises. doing: names the call in the log; why: the known reason,
-    or empty.
+    """Return the result of a call, or raise its error.
+
+    doing: names the call in the log; why: the known reason, or empty.
 
     Raises TimeoutError if the call has not returned within timeout_s. It may still take effect at any later time.
     """

@@ -23,16 +23,16 @@ from txmsg.wire.headers import pack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 RECORD_SIZE_BYTES: Final = 200
-"""What a record takes beside its body, about."""
+"""The approximate size of a record beside its body."""
 _FIELDS: Final = {
     "transaction_id": "id_bytes",
     "born_at": "born_at_us",
     "stored_at": "stored_at_us",
 }
-"""Where names of columns are not those of a message."""
+"""Columns whose names differ from the fields of a message."""
 _ID_LENGTH: Final = 38
 _PLACE_SIZE_MAX: Final = 2**31 - 1
-"""Of a value in Arrow. Without an end, `binary_slice` fails."""
+"""The largest size of a value in Arrow. Without an end, `binary_slice` fails."""
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _MARKS: Final = np.frombuffer(b"----.", np.uint8)
 _DIGITS: Final = np.array([at for at in range(36) if at not in {8, 13, 18, 23}])
@@ -58,7 +58,7 @@ class RecordBatch:
 
     @classmethod
     def of(cls, topic: str, queue: int, records: Sequence[ReadRecord]) -> RecordBatch:
-        """The records before the first one that cannot be read. Needs at least one record.
+        """Return the records before the first one that cannot be read. Needs at least one record.
 
         Raises UnreadableMessage if the first one cannot be read.
         """
@@ -96,7 +96,7 @@ class RecordBatch:
         return next((each for each in self.messages() if (each.id_bytes, each.n) == (transaction_id, n)), None)
 
     def unreadable(self) -> None:
-        """All can be read."""
+        """Return None: all can be read."""
 
     def before(self, offset: int) -> RecordBatch:
         kept = [message for message in self.messages() if (message.offset or 0) < offset]
@@ -104,12 +104,12 @@ class RecordBatch:
 
 
 def size_bytes_of(records: Sequence[ReadRecord]) -> int:
-    """What records take in memory, about."""
+    """Return the approximate size of records in memory."""
     return sum(map(len, records)) + RECORD_SIZE_BYTES * len(records)  # type: ignore[arg-type]
 
 
 def _messages_of(topic: str, queue: int, records: Sequence[ReadRecord]) -> list[ReceivedMessage]:
-    """The messages before the first one that cannot be read. Raises UnreadableMessage if there is none."""
+    """Return the messages before the first one that cannot be read. Raises UnreadableMessage if there is none."""
     own = own_place(records[0])
     found: list[ReceivedMessage] = []
     try:
@@ -125,7 +125,7 @@ def _messages_of(topic: str, queue: int, records: Sequence[ReadRecord]) -> list[
 
 
 def _columns_of(messages: Sequence[ReceivedMessage]) -> list[Any]:
-    """In the order of SCHEMA."""
+    """Return the columns in the order of SCHEMA."""
     columns = zip(*messages, strict=True) if messages else repeat((), len(ReceivedMessage._fields))
     found = dict(zip(ReceivedMessage._fields, columns, strict=True))
     found["headers"] = tuple(pack_headers(headers) or None for headers in found["headers"])
@@ -134,7 +134,9 @@ def _columns_of(messages: Sequence[ReceivedMessage]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _RecordColumns:
-    """What records contain that all have the same headers, and only txmsg's. transaction_id: 16 bytes each, joined."""
+    """The contents of records that all have the same headers, and only txmsg's. transaction_id: 16 bytes each,
+    joined.
+    """
 
     offset: NDArray[np.int64]
     transaction_id: bytes
@@ -150,7 +152,7 @@ class _RecordColumns:
         return len(self.body)
 
     def for_schema(self) -> list[Any]:
-        """In the order of SCHEMA."""
+        """Return the columns in the order of SCHEMA."""
         ids = pa.Array.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(self.transaction_id)])
         times = [pa.array(us).cast(SCHEMA.field("born_at").type) for us in (self.born_at_us, self.stored_at_us)]
         no_headers = pa.nulls(len(self), pa.binary())
@@ -179,7 +181,7 @@ class _RecordColumns:
 
 
 def _columns_alike(records: Sequence[ReadRecord]) -> _RecordColumns | None:
-    """The columns of records that all have the same headers, and only txmsg's, and can all be read; otherwise None.
+    """Return the columns of records that all have the same headers, only txmsg's, and can be read; otherwise None.
 
     Nearly all records do. Then each value is extracted from all of them at once, in a third of the time.
     """
@@ -245,7 +247,10 @@ def _ids(joined: bytes, count: int) -> tuple[bytes, NDArray[np.int16]]:
 
 
 def _offsets(places: Sequence[bytes], prefix: bytes) -> NDArray[np.int64]:
-    """The numbers that follow the prefix in each of them. Raises ValueError if it does not begin with the prefix."""
+    """Return the numbers that follow the prefix in each of them.
+
+    Raises ValueError if it does not begin with the prefix.
+    """
     found = pa.array(places, pa.binary())
     if not pc.all(pc.starts_with(found, prefix.decode())).as_py():
         raise ValueError("some are of other partitions")
@@ -257,6 +262,6 @@ def _offsets(places: Sequence[bytes], prefix: bytes) -> NDArray[np.int64]:
 
 
 def _texts(values: Sequence[bytes | None]) -> pa.Array:
-    """Texts; an empty one becomes None."""
+    """Return texts; an empty one becomes None."""
     found = [value or None for value in values] if b"" in values else values
     return pa.array(found, pa.binary()).cast(pa.string())

@@ -32,7 +32,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "topic.metadata.refresh.interval.ms": 5_000,  # within this, new partitions are seen
     "reconnect.backoff.max.ms": 2_000,  # a node that was restarted is found within this
 }
-"""What the user's file may say otherwise."""
+"""Properties that the user's file may override."""
 _PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "allow.auto.create.topics": False,  # else a topic that was deleted comes back, set as no one asked
@@ -47,17 +47,17 @@ _CONSUMER: Final[Mapping[str, Any]] = {
     "isolation.level": "read_committed",
 }
 _TELLING: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT})
-"""Codes that librdkafka tells beside the calls that then time out."""
+"""Codes that librdkafka reports beside the calls that then time out."""
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-"""Codes that say no more than that no answer came."""
+"""Codes that say only that no answer came."""
 _REPEAT_S: Final = 10.0
 _LINES_MAX: Final = 256
-"""That are remembered."""
+"""Lines that are remembered."""
 
 GROUP_NOT_YET_KNOWN: Final = frozenset(
     {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
 )
-"""What a node says that does not know of a group yet. Kafka's client does not wait until it has read of it."""
+"""The code of a node that does not know a group yet. Kafka's client does not wait until it does."""
 _LOOK_AGAIN_S: Final = 0.1
 
 
@@ -76,25 +76,31 @@ class KafkaClients:
         self._admins: list[ref[AdminClient]] = []
 
     def renewed(self) -> KafkaClients:
-        """A new instance for a process that was forked from this one."""
+        """Return a new instance for a process that was forked from this one."""
         return KafkaClients(self.address, self._properties, timeout_s=self.timeout_s)
 
     def producer(self, **more: Any) -> Producer:
-        """An idempotent producer that waits for all in-sync copies. more: other properties, with _ instead of dots."""
+        """Return an idempotent producer that waits for all in-sync copies.
+
+        more: other properties, with _ instead of dots.
+        """
         return self._made(Producer, _PRODUCER, more)
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """A consumer that reads committed records. It joins no group; `group` only says where offsets are stored."""
+        """Return a consumer that reads committed records.
+
+        It joins no group; `group` only says where offsets are stored.
+        """
         return self._made(Consumer, {**_CONSUMER, "group.id": group}, more)
 
     def admin(self) -> AdminClient:
-        """An administrator."""
+        """Return an administrator."""
         made = self._made(AdminClient, {}, {})
         self._admins.append(ref(made))
         return made
 
     def identity(self, admin: AdminClient) -> LogIdentity:
-        """Identifies the log by the cluster's id and the prefix, regardless of which servers the address names."""
+        """Identify the log by the cluster's id and the prefix, regardless of which servers the address names."""
         with self.translated("asking for the cluster"):
             cluster = admin.cluster_id(timeout=self.timeout_s)
         digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
@@ -116,13 +122,15 @@ class KafkaClients:
             raise MisuseError(f"the file of properties for {self.address} cannot be used: {said}") from exc
 
     def _on_error(self, error: KafkaError) -> None:
-        """Called by librdkafka in a thread that polls, or in the administrator's."""
+        """Record an error; librdkafka calls it in a thread that polls, or in the administrator's."""
         if error.code() in _TELLING:
             with self._lock:
                 self._why = error
 
     def error(self, error: KafkaError, doing: str) -> TxmsgError:
-        """The error for a failure while `doing`, with the reason why servers are not reached, if that is known."""
+        """Return the error for a failure while `doing`, with the reason why servers are not reached, if that is
+        known.
+        """
         if error.code() not in _SILENCE:
             return error_of(error, f"{doing} of {self.address}")
         why = self._told()
@@ -131,7 +139,7 @@ class KafkaClients:
         return error_of(error, f"{doing} of {self.address}", hint=self.why())
 
     def why(self) -> str:
-        """The last report about servers that cannot be reached, or empty."""
+        """Return the last report about servers that cannot be reached, or empty."""
         why = self._told()
         return "" if why is None else printable(why.str())
 
@@ -144,14 +152,14 @@ class KafkaClients:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """Errors that Kafka raises inside `with` become errors of txmsg."""
+        """Raise errors of Kafka inside `with` as errors of txmsg."""
         try:
             yield
         except KafkaException as exc:
             raise self.error(kafka_error_of(exc), doing) from exc
 
     def of_group(self, doing: str, ask: Callable[[], T]) -> T:
-        """What `ask` returns; asked again for timeout_s while the coordinator of a group does not know of it yet.
+        """Return the result of `ask`; ask again for timeout_s while the coordinator of a group does not know it yet.
 
         Any other failure is raised as an error of txmsg.
         """
@@ -174,7 +182,7 @@ class ClientLog:
         self._told: dict[str, float] = {}
 
     def log(self, level: int, text: str, *args: object) -> None:
-        """Called by librdkafka, in a thread that polls."""
+        """Log a line; librdkafka calls it in a thread that polls."""
         line = text % args if args else text
         now = self._clock()
         if now - self._told.get(line, -_REPEAT_S) < _REPEAT_S:

@@ -96,13 +96,16 @@ _WAYS_OUT: Final[dict[type[TxmsgError], str]] = {
 
 
 def kafka_error_of(exc: KafkaException) -> KafkaError:
-    """The KafkaError that an exception contains."""
+    """Return the KafkaError that an exception contains."""
     found = exc.args[0] if exc.args else None
     return found if isinstance(found, KafkaError) else KafkaError(KafkaError._FAIL, str(exc))
 
 
 def error_of(error: KafkaError, doing: str, *, hint: str = "") -> TxmsgError:
-    """The error for a failure while `doing` ("reading topic 'orders' of kafka://..."). hint: further known facts."""
+    """Return the error for a failure while `doing` ("reading topic 'orders' of kafka://...").
+
+    hint: further known facts.
+    """
     kind = _KINDS.get(error.code(), StorageError)
     said = printable(error.str())
     parts = [f"{doing} failed: {said} ({error.name()})"]

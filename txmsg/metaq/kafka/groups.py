@@ -29,7 +29,7 @@ _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PA
 
 
 class KafkaGroups:
-    """See `LogAccess` for the contract of each method. Threads may share it."""
+    """The groups of one log. See `LogAccess` for the contract of each method. Threads may share it."""
 
     def __init__(self, clients: KafkaClients, admin: AdminClient, log: LogAccess, offsets: GroupOffsets) -> None:
         self._clients = clients
@@ -41,7 +41,7 @@ class KafkaGroups:
         self._members: list[KafkaMember] = []
 
     def close(self) -> None:
-        """All members that were created here leave."""
+        """Leave with all members that were created here."""
         with self._lock:
             members, self._members = self._members, []
         for member in members:
@@ -84,7 +84,7 @@ class KafkaGroups:
         return member
 
     def _store_begins(self, group: str, topics: Collection[str], start: Start) -> None:
-        """Fixes the group's start offsets in topics that are new to it, for all their current queues."""
+        """Fix the group's start offsets in topics that are new to it, for all their current queues."""
         if start.kind == "earliest":  # as in queues of which nothing is stored
             return
         known = {queue.topic for queue in self._offsets.stored(group).keys() | self._offsets.asked(group).keys()}
@@ -125,7 +125,7 @@ class KafkaGroups:
         return GroupState(group, tuple(sorted(members)), tuple(states))
 
     def _members_of(self, group: str) -> tuple[list[Member], dict[LogQueue, str]]:
-        """The members that Kafka knows, and the queues it has assigned to them."""
+        """Return the members that Kafka knows, and the queues it has assigned to them."""
         members: list[Member] = []
         owners: dict[LogQueue, str] = {}
         for each in self._described(self._offsets.kafka_group(group)):

@@ -68,7 +68,7 @@ class _ConnectedClients:
 
 
 class KafkaLog:
-    """See `LogAccess` for the contract of each method, and txmsg.metaq.kafka.appender for what an append guarantees."""
+    """A log in Kafka. See `LogAccess` for the contract of each method, and txmsg.metaq.kafka.appender for appends."""
 
     def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
         check_not_patched()
@@ -128,14 +128,15 @@ class KafkaLog:
         return self._kafka.positions.ranges(queues)
 
     def partition_offsets(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """The partition offsets at which reading from these queue offsets begins, or errors that say why it cannot.
+        """Return the partition offsets at which reading from these queue offsets begins, or errors that say why it
+        cannot.
 
         Queues without a partition are omitted.
         """
         return self._kafka.positions.find_positions(wanted)
 
     def partition_begins(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """The first offsets kept in their partitions. Queues without a partition are omitted."""
+        """Return the first offsets kept in their partitions. Queues without a partition are omitted."""
         return {queue: kept.low for queue, kept in self._kafka.positions.bounds(queues).items()}
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
@@ -151,7 +152,7 @@ class KafkaLog:
         return self._kafka.readers.fetch(wanted, size_bytes_max, wait_s)
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Reads the whole topic. Raises MisuseError if it has more than FIND_COUNT_MAX messages."""
+        """Read the whole topic. Raises MisuseError if it has more than FIND_COUNT_MAX messages."""
         kept = self.ranges([LogQueue(topic, number) for number in self.queues_of(topic)])
         # Records, not offsets of queues: a mirror's messages may be missing.
         count = sum(high - low for low, high in self._kafka.positions.bounds(kept.keys()).values())
@@ -183,8 +184,9 @@ class KafkaLog:
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
-        """Appends batches and returns their first offsets. Raises MisuseError for batches with given offsets, and for
-        holes.
+        """Append batches and return their first offsets.
+
+        Raises MisuseError for batches with given offsets, and for holes.
 
         acks: it waits for all in-sync copies in any case, which satisfies Acks.NONE and Acks.MEMORY. Raises MisuseError
         for Acks.DISK, and for Acks.COPIES if a topic does not require a second copy.
@@ -231,7 +233,7 @@ class KafkaLog:
         self._kafka.topics.set(self._name(topic), settings)
 
     def flush(self) -> None:
-        """Does nothing: each append has already waited for all in-sync copies."""
+        """Do nothing: each append has already waited for all in-sync copies."""
 
     # ---- groups
 

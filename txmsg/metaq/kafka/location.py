@@ -44,9 +44,9 @@ OURS: Final = frozenset(
         "transactional.id",
     }
 )
-"""Properties on which rests what txmsg promises: it sets them itself."""
+"""Properties that txmsg sets itself, because its guarantees depend on them."""
 _CALLBACK: Final = re.compile(r".*_cb\Z|on_(commit|delivery)\Z")
-"""Properties that are functions of the program."""
+"""Properties whose values are functions of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class KafkaAddress:
 
 
 def is_kafka(where: object) -> bool:
-    """Whether it is the address of a Kafka cluster."""
+    """Return True if this is the address of a Kafka cluster."""
     return isinstance(where, str) and where.startswith(KAFKA)
 
 
 def parse_address(where: str) -> KafkaAddress:
-    """Parses kafka://HOST:PORT,HOST:PORT/PREFIX. Raises InvalidName."""
+    """Parse kafka://HOST:PORT,HOST:PORT/PREFIX. Raises InvalidName."""
     servers, _, prefix = where.removeprefix(KAFKA).partition("/")
     if not _PREFIX.match(prefix):
         raise InvalidName(
@@ -82,13 +82,13 @@ def parse_address(where: str) -> KafkaAddress:
 
 
 def properties_file(given: str | os.PathLike[str] | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The given file, or else the one that the environment names."""
+    """Return the given file, or else the one that the environment names."""
     named = given if given is not None else environ.get(CONFIG_VARIABLE)
     return Path(named) if named else None
 
 
 def read_properties(path: Path | None) -> dict[str, str]:
-    """Properties of librdkafka, one NAME=VALUE per line; empty lines and lines that begin with # are skipped.
+    """Return properties of librdkafka, one NAME=VALUE per line; empty lines and lines that begin with # are skipped.
 
     Raises MisuseError for a file that cannot be read, a line of any other form, and a property that txmsg sets itself.
     """

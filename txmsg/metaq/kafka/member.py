@@ -20,11 +20,11 @@ from txmsg.runtime.forks import renew_in_children
 
 _SETTLE_S_MAX: Final = 60.0
 _TRIM_S: Final = 60.0
-"""Between two deletions of retries that had their turn."""
+"""Seconds between two deletions of retries that were delivered."""
 
 
 class KafkaMember:
-    """See `GroupMember` for the contract of each method."""
+    """A member of a group in Kafka. See `GroupMember` for the contract of each method."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class KafkaMember:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has left, or has lost its place."""
+        """True if it has left, or has lost its membership."""
         return self.has_left or (self._membership is not None and self._membership.is_over)
 
     # ---- as a member
@@ -89,7 +89,7 @@ class KafkaMember:
         return membership
 
     def _store_begins(self, membership: KafkaMembership, new: Mapping[LogQueue, KafkaPartition]) -> None:
-        """Continues where the last owner was, where a seek requested, or where the group begins."""
+        """Continue where the last owner was, where a seek requested, or where the group begins."""
         if not new:
             return
         stored = self._offsets.stored_of(membership.committed(new.values()))
@@ -145,7 +145,7 @@ class KafkaMember:
         self._done.update((queue, at.offset) for queue, at in offsets.items() if queue.topic in ours)
 
     def _trim(self) -> None:
-        """Deletes retries that were delivered and dead letters that were dealt with: Kafka would keep them for ever."""
+        """Delete retries that were delivered and dead letters that were dealt with: Kafka would keep them forever."""
         self._trim_at = time.monotonic() + _TRIM_S
         done, self._done = self._done, {}
         if done:

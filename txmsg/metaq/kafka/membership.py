@@ -1,4 +1,4 @@
-"""A member of a Kafka group: which partitions are assigned to it, followed by a separate thread.
+"""The partitions that Kafka assigns to a member of a group, followed by a separate thread.
 
 Kafka's own protocol assigns partitions (classic, cooperative: partitions that stay with a member continue to be read
 during a rebalance). If Kafka revokes a partition, the next member does not get it before its current holder has
@@ -27,20 +27,20 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 HELD_S_MAX: Final = 300.0
-"""How long a partition that Kafka takes away may still be held: handlers are waited for so long."""
+"""Seconds that a partition which Kafka revokes may still be held: handlers are waited for that long."""
 _HEARTBEAT_S: Final = 1.0
 _LOOK_S: Final = 0.1
-"""Between two looks at what Kafka says, unless there is a call to make."""
+"""Seconds between two polls of Kafka, unless there is a call to make."""
 _CLOSE_S_MAX: Final = 15.0
 _COMMIT_S_MAX: Final = 30.0
 
 _STEPS_ON: Final = frozenset(
     {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError._WAIT_COORD, KafkaError._IN_PROGRESS}
 )
-"""A commit that meets a rebalance is repeated: the partitions are still the member's, or it hears that they are not."""
+"""Attempts of a commit that meets a rebalance: the partitions are still the member's, or it hears that they are not."""
 _NOT_MEMBER: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID})
 _OF_READING: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-"""Place 0 may have expired: this consumer reads nothing."""
+"""Errors of reading that are ignored: offset 0 may have expired, and this consumer reads nothing."""
 _NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -53,7 +53,7 @@ class PartitionProgress(NamedTuple):
 
 class KafkaMembership:
     """The only user of a Kafka consumer, on its own thread: confluent-kafka is not safe for threads, and a wait would
-    block others.
+    block other callers.
 
     Other threads run their calls on it with `do`, even while Kafka waits for partitions to be released.
     """
@@ -81,7 +81,7 @@ class KafkaMembership:
         self._assigned: set[KafkaPartition] = set()
         self._held: set[KafkaPartition] = set()
         self.settled = threading.Event()
-        """Set when Kafka has said for the first time what is this member's, if anything."""
+        """Set when Kafka has first reported this member's partitions, if any."""
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -92,11 +92,11 @@ class KafkaMembership:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has left, or was removed from the group."""
+        """True if it has left, or was removed from the group."""
         return self._has_ended
 
     def assigned(self) -> set[KafkaPartition]:
-        """The partitions that may be held now. Raises each error of Kafka once."""
+        """Return the partitions that may be held now. Raises each error of Kafka once."""
 
         def look() -> set[KafkaPartition]:
             trouble, self._trouble = self._trouble, None
@@ -107,7 +107,7 @@ class KafkaMembership:
         return self._do(look)
 
     def hold_partitions(self, wanted: Collection[KafkaPartition]) -> list[KafkaPartition]:
-        """Holds those of them that are assigned, until they are released."""
+        """Hold those of these partitions that are assigned, until they are released."""
 
         def hold() -> list[KafkaPartition]:
             mine = [partition for partition in wanted if partition in self._assigned]
@@ -117,11 +117,11 @@ class KafkaMembership:
         return self._do(hold)
 
     def let_go(self, held: Collection[KafkaPartition]) -> None:
-        """Lets Kafka assign them to other members."""
+        """Let Kafka assign them to other members."""
         self._do(lambda: self._held.difference_update(held))
 
     def committed(self, partitions: Collection[KafkaPartition]) -> dict[KafkaPartition, PartitionProgress]:
-        """The group's stored progress of these partitions."""
+        """Return the group's stored progress of these partitions."""
         asked = [TopicPartition(*partition) for partition in partitions]
         found = self._clients.of_group(
             f"reading the offsets of group {self._group!r}",
@@ -130,7 +130,7 @@ class KafkaMembership:
         return commits_of(self._clients, self._group, found)
 
     def commit(self, commits: dict[KafkaPartition, PartitionProgress]) -> None:
-        """Stores progress of held partitions. Raises MembershipLost if other members own them by now."""
+        """Store progress of held partitions. Raises MembershipLost if other members own them by now."""
         if not commits:
             return
         offsets = [TopicPartition(*partition, *commit) for partition, commit in commits.items()]
@@ -163,7 +163,7 @@ class KafkaMembership:
         return error
 
     def leave(self) -> None:
-        """Leaves the group. Partitions that are still held go to other members. Leaving twice is fine."""
+        """Leave the group. Partitions that are still held go to other members. Leaving twice is fine."""
         self._is_leaving = True
         self._thread.join(_CLOSE_S_MAX)
 
@@ -207,7 +207,7 @@ class KafkaMembership:
         self._consumer.close()
 
     def _serve(self) -> None:
-        """Executes the next call, if one arrives soon."""
+        """Execute the next call, if one arrives soon."""
         try:
             call, future = self._calls.get(timeout=_LOOK_S)
         except Empty:
@@ -239,7 +239,7 @@ class KafkaMembership:
         self.settled.set()
 
     def _on_revoke(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """Returns when all these partitions are released; then other members get them."""
+        """Return when all these partitions are released; then other members get them."""
         gone = {KafkaPartition(each.topic, each.partition) for each in partitions}
         self._assigned -= gone
         deadline = time.monotonic() + HELD_S_MAX
@@ -255,7 +255,7 @@ class KafkaMembership:
 def commits_of(
     clients: KafkaClients, group: str, found: Sequence[TopicPartition]
 ) -> dict[KafkaPartition, PartitionProgress]:
-    """The stored progress in an answer of Kafka; partitions without an offset are omitted."""
+    """Return the stored progress in an answer of Kafka; partitions without an offset are omitted."""
     commits: dict[KafkaPartition, PartitionProgress] = {}
     for each in found:
         if each.error is not None and each.error.code() not in _NOT_THERE_YET:

@@ -15,18 +15,18 @@ from txmsg.message import is_name
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 
 SUFFIXES: Final = {RETRIES: ".txmsg-retry", DEAD_LETTERS: ".txmsg-dlq"}
-"""What topics of groups begin with, and what they end in instead in Kafka."""
+"""The prefixes of groups' topics, and the suffixes that Kafka's names have instead."""
 _PERCENT: Final = ".txmsg-at."
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+\Z")
 _SIZE_MAX: Final = 249
 MIRROR: Final = "txmsg-mirror"
-"""Of the mirror in each prefix: its transactions, and the group in which it notes how far it is."""
+"""The name of the mirror under each prefix: of its transactions, and of the group that stores its progress."""
 INTERNAL: Final = "__"
-"""What the names of Kafka's own topics begin with."""
+"""The prefix of the names of Kafka's own topics."""
 
 
 def kafka_name(topic: str, prefix: str = "") -> str:
-    """The Kafka topic in which a topic is stored. Raises InvalidName for a name that Kafka does not allow."""
+    """Return the Kafka topic in which a topic is stored. Raises InvalidName for a name that Kafka does not allow."""
     name = topic
     for mark, suffix in SUFFIXES.items():
         if topic.endswith(suffix):
@@ -45,7 +45,7 @@ def kafka_name(topic: str, prefix: str = "") -> str:
 
 
 def topic_of(name: str, prefix: str = "") -> str | None:
-    """The inverse of `kafka_name`; None for a Kafka topic with another prefix, or without a valid txmsg name."""
+    """Return the topic of a Kafka topic; None for one with another prefix, or without a valid txmsg name."""
     if not name.startswith(prefix):
         return None
     topic = name.removeprefix(prefix)

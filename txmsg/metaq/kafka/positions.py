@@ -30,13 +30,13 @@ from txmsg.metaq.kafka.record import queue_offset
 from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 
 _LEAPS_MAX: Final = 8
-"""Looks that go by the distance, before the rest is bisected."""
+"""Reads that estimate by the distance, before the rest is bisected."""
 _NOWHERE: Final = -1
-"""The offset by time, where all messages are older."""
+"""The offset that Kafka returns for a time after all messages."""
 _KEPT: Final = 0
-"""The least offset of what is kept."""
+"""The least offset that is kept."""
 _RUNS_MAX: Final = 16
-"""Of a queue, kept."""
+"""Runs that are kept of a queue."""
 _UNKNOWN: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -50,19 +50,19 @@ _UNKNOWN: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""What a node says that does not have a partition, or not yet, or no more."""
+"""Codes of a node that does not have a partition, not yet, or not any more."""
 _LOOK_AGAIN_S: Final = 0.1
 
 
 @dataclass(slots=True)
 class RecordSearch:
-    """Searches the first record of a partition with at least the queue offset `wanted`, or timestamp if `by_time`."""
+    """A search of a partition's first record with at least the queue offset `wanted`, or timestamp if `by_time`."""
 
     wanted: int
     low: int
-    """Records before it come before the one that is searched."""
+    """All records before this offset come before the result."""
     high: int
-    """The record is before it, or is `best`."""
+    """The result is before this offset, or is `best`."""
     guess: int
     by_time: bool = False
     best: Message | None = None
@@ -73,7 +73,7 @@ class RecordSearch:
         return self.low >= self.high
 
     def saw(self, record: Message | None) -> None:
-        """Records the first record at or after `guess`."""
+        """Record the first record at or after `guess`."""
         self.looks += 1
         if record is None:
             self.high = self.guess
@@ -97,7 +97,7 @@ class _RecordRun:
     begin: int
     end: int
     difference: int
-    """What a partition offset is more than the queue offset."""
+    """The partition offset minus the queue offset."""
 
 
 class Positions:
@@ -111,15 +111,15 @@ class Positions:
         self._lock = threading.Lock()
         self._runs: dict[LogQueue, deque[_RecordRun]] = {}
         self._begins: dict[LogQueue, tuple[int, int]] = {}
-        """Queue offsets of first records, with the partition's offset for which it was looked."""
+        """Queue offsets of first records, each with the partition offset for which it was looked up."""
         self._ends: dict[LogQueue, tuple[int, int]] = {}
 
     def partition_of(self, queue: LogQueue) -> KafkaPartition:
-        """The partition in which a queue is stored. Raises InvalidName."""
+        """Return the partition in which a queue is stored. Raises InvalidName."""
         return KafkaPartition(kafka_name(queue.topic, self._clients.address.prefix), queue.queue)
 
     def note(self, queue: LogQueue, offset: int, partition_offset: int, *, count: int = 0) -> None:
-        """Records that this queue offset is at this partition offset, followed by this many messages without a gap."""
+        """Record that this queue offset is at this partition offset, followed by this many messages without a gap."""
         difference = partition_offset - offset
         with self._lock:
             runs = self._runs.setdefault(queue, deque(maxlen=_RUNS_MAX))
@@ -135,13 +135,13 @@ class Positions:
         return None
 
     def forget_queue(self, queue: LogQueue) -> None:
-        """Forgets the positions of a queue, because its records were deleted."""
+        """Forget the positions of a queue, because its records were deleted."""
         with self._lock:
             for noted in (self._runs, self._begins, self._ends):
                 noted.pop(queue, None)
 
     def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, PartitionBounds]:
-        """The bounds of partitions. Missing partitions are omitted."""
+        """Return the bounds of partitions. Missing partitions are omitted."""
         partitions = {queue: self.partition_of(queue) for queue in queues}
         lows = self._offsets(partitions.values(), OffsetSpec.earliest())
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
@@ -152,7 +152,9 @@ class Positions:
         }
 
     def ends(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """For each queue, the partition offset after its last committed record. Missing partitions are omitted."""
+        """Return for each queue the partition offset after its last committed record. Missing partitions are
+        omitted.
+        """
         partitions = {queue: self.partition_of(queue) for queue in queues}
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
         return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
@@ -160,7 +162,10 @@ class Positions:
     def _offsets(
         self, partitions: Iterable[KafkaPartition], which: OffsetSpec, least: int = _KEPT
     ) -> dict[KafkaPartition, int]:
-        """Known offsets of these partitions, if they exist. least: smaller offsets are not accepted as an answer."""
+        """Return known offsets of these partitions, if they exist.
+
+        least: smaller offsets are not accepted as an answer.
+        """
         found: dict[KafkaPartition, int] = {}
         left = set(partitions)
         deadline = time.monotonic() + self._clients.timeout_s
@@ -183,7 +188,7 @@ class Positions:
     def _asked(
         self, partitions: Collection[KafkaPartition], which: OffsetSpec, least: int
     ) -> tuple[dict[KafkaPartition, int], list[KafkaPartition]]:
-        """The offsets, and the partitions that the queried nodes do not know."""
+        """Return the offsets, and the partitions that the queried nodes do not know."""
         found: dict[KafkaPartition, int] = {}
         unknown: list[KafkaPartition] = []
         with self._clients.translated(f"asking for offsets of topic {next(iter(partitions)).topic}"):
@@ -208,8 +213,9 @@ class Positions:
         return found, unknown
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
-        """The queue offsets that are kept. For an empty partition, whose queue offsets are unknown, its partition
-        offsets.
+        """Return the queue offsets that are kept.
+
+        For an empty partition, whose queue offsets are unknown, its partition offsets.
         """
         return {**dict.fromkeys(queues, QueueRange(0, 0)), **self._ranges(self.bounds(queues))}
 
@@ -243,7 +249,7 @@ class Positions:
         return found
 
     def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
-        """Those of them whose partition is empty, and whose offset may come from the partition: see `ranges`."""
+        """Return the queues whose partition is empty, and whose offset may come from the partition: see `ranges`."""
         with self._lock:
             asked = [queue for queue, offset in wanted.items() if self._noted(queue, offset) is None]
             ends = {queue: self._ends.get(queue) for queue in asked}
@@ -253,7 +259,9 @@ class Positions:
     def first(
         self, starts: Mapping[LogQueue, int], bounds: Mapping[LogQueue, PartitionBounds] | None = None
     ) -> dict[LogQueue, Message]:
-        """For each queue the first record at or after this partition offset, if any. bounds: if already known."""
+        """Return for each queue the first record at or after this partition offset, if any. bounds: if already
+        known.
+        """
         found = self._probe.first(
             {self.partition_of(queue): at for queue, at in starts.items()},
             {self.partition_of(queue): bounds[queue].high for queue in starts} if bounds is not None else None,
@@ -261,7 +269,8 @@ class Positions:
         return {queue: found[partition] for queue in starts if (partition := self.partition_of(queue)) in found}
 
     def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """The partition offsets at which reading from these queue offsets begins, or errors that say why it cannot.
+        """Return the partition offsets at which reading from these queue offsets begins, or errors that say why it
+        cannot.
 
         Queues without a partition are omitted. From an empty partition, the next record is read.
         """
@@ -290,7 +299,7 @@ class Positions:
     def _searched(
         self, searches: Mapping[LogQueue, RecordSearch], bounds: Mapping[LogQueue, PartitionBounds]
     ) -> dict[LogQueue, Message | None]:
-        """The result of each search."""
+        """Return the result of each search."""
         left = dict(searches)
         while left:
             records = self.first({queue: search.guess for queue, search in left.items()}, bounds)
@@ -300,7 +309,7 @@ class Positions:
         return {queue: search.best for queue, search in searches.items()}
 
     def at_time(self, queues: Collection[LogQueue], at_ms: int) -> dict[LogQueue, int]:
-        """For each queue the offset of the first message with this timestamp or a later one; otherwise its end.
+        """Return for each queue the offset of the first message with this timestamp or a later one; otherwise its end.
 
         Kafka answers with a position before which there is no such record. It may be a transaction marker, whose
         timestamp is the time at which it was written. From there on the search bisects, because timestamps of a queue
@@ -322,13 +331,13 @@ class Positions:
         return found
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
-        """The queue offsets of the records at these positions, or else the ends of the queues."""
+        """Return the queue offsets of the records at these positions, or else the ends of the queues."""
         records = self.first({queue: place.offset for queue, place in committed.items()})
         found = {queue: kept.end for queue, kept in self.ranges(committed.keys() - records.keys()).items()}
         return found | {queue: queue_offset(record) for queue, record in records.items()}
 
 
 def out_of_range(queue: LogQueue, offset: int, kept: QueueRange) -> OffsetOutOfRange:
-    """The error for an offset that is no longer kept."""
+    """Return the error for an offset that is no longer kept."""
     there = f"it keeps {kept.begin} to {kept.end - 1}" if kept.begin < kept.end else f"it ends at {kept.end}"
     return OffsetOutOfRange(f"offset {offset} of topic {queue.topic} queue {queue.queue} is not kept: {there}", *kept)

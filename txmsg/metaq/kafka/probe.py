@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from txmsg.metaq.kafka.clients import KafkaClients
 
 _FETCH_BYTES: Final = 64 * 1024
-"""Of a partition at once: one record is wanted. A larger one comes all the same."""
+"""Bytes of a partition fetched at once: one record is wanted. A larger one comes all the same."""
 _FETCH_WAIT_MS: Final = 5
-"""So soon a server says that nothing more is there."""
+"""Milliseconds after which a server answers that there is nothing more."""
 _STEP_S: Final = 0.5
 
 
@@ -25,7 +25,7 @@ class KafkaPartition(NamedTuple):
     number: int
 
     def at(self, offset: int) -> TopicPartition:
-        """A position in it, for Kafka's client."""
+        """Return a position in it, for Kafka's client."""
         return TopicPartition(self.topic, self.number, offset)
 
 
@@ -54,7 +54,7 @@ class Probe:
     def first(
         self, starts: Mapping[KafkaPartition, int], ends: Mapping[KafkaPartition, int] | None = None
     ) -> dict[KafkaPartition, Message]:
-        """For each partition the first record at or after this offset. Partitions without one are omitted.
+        """Return for each partition the first record at or after this offset. Partitions without one are omitted.
 
         ends: the end of the committed records, as far as known. A node that has just become the leader may not know it
         yet and report that there is nothing; then the probe waits for it.
@@ -69,7 +69,7 @@ class Probe:
         return found
 
     def last(self, bounds: Mapping[KafkaPartition, PartitionBounds]) -> dict[KafkaPartition, Message]:
-        """For each partition the last record. Partitions without records are omitted.
+        """Return for each partition the last record. Partitions without records are omitted.
 
         The last offsets are often transaction markers, so each further attempt goes back twice as far.
         """
@@ -94,7 +94,7 @@ class Probe:
         on_record: Callable[[KafkaPartition, Message], bool],
         ends: Mapping[KafkaPartition, int],
     ) -> None:
-        """Yields records from these offsets on, until all partitions are at their ends or are done."""
+        """Yield records from these offsets on, until all partitions are at their ends or are done."""
         if not starts:
             return
         doing = f"reading topic {next(iter(starts)).topic}"

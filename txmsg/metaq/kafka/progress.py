@@ -33,12 +33,12 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 ASKED: Final = "%%asked"
-"""What follows a group's name in the name of the group that keeps what it is asked. No group's name has two `%`."""
+"""The suffix of the group that stores a group's requests. No group's name has two `%`."""
 _OTHERS_MEMBERS: Final = frozenset(
     {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS}
 )
 _READERS_MAX: Final = 8
-"""Of groups whose offsets are read again and again, as members do of their own."""
+"""Readers kept for groups whose offsets are read repeatedly, as members do of their own."""
 
 
 class Stored(NamedTuple):
@@ -49,22 +49,22 @@ class Stored(NamedTuple):
 
 
 class Places(Protocol):
-    """What this module needs from the log: the positions of queues in Kafka's partitions."""
+    """The interface to the log that this module needs: the positions of queues in Kafka's partitions."""
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
-        """The queue offsets that are kept."""
+        """Return the queue offsets that are kept."""
         ...
 
     def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
-        """The partition offsets at which reading from these queue offsets begins; without missing queues."""
+        """Return the partition offsets at which reading from these queue offsets begins; without missing queues."""
         ...
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:
-        """The queue offsets of these positions."""
+        """Return the queue offsets of these positions."""
         ...
 
     def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
-        """Those of them whose partition is empty, and whose offset may come from the partition."""
+        """Return the queues whose partition is empty, and whose offset may come from the partition."""
         ...
 
 
@@ -83,22 +83,22 @@ class GroupOffsets:
     # ---- names
 
     def kafka_group(self, group: str) -> str:
-        """The Kafka group of a group."""
+        """Return the Kafka group of a group."""
         return self._prefix + group
 
     def partition_of(self, queue: LogQueue) -> KafkaPartition:
-        """The partition of a queue."""
+        """Return the partition of a queue."""
         return KafkaPartition(kafka_name(queue.topic, self._prefix), queue.queue)
 
     def queue_of(self, partition: KafkaPartition) -> LogQueue | None:
-        """The queue of a partition; None for a partition of a topic outside this log."""
+        """Return the queue of a partition; None for a partition of a topic outside this log."""
         topic = topic_of(partition.topic, self._prefix)
         return None if topic is None else LogQueue(topic, partition.number)
 
     # ---- as Kafka stores them
 
     def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[KafkaPartition, PartitionProgress]:
-        """The commits to be stored in Kafka."""
+        """Return the commits to be stored in Kafka."""
         places = self._places_of({queue: at.offset for queue, at in offsets.items()})
         unknown = self._places.unknown(
             {queue: at.offset for queue, at in offsets.items() if at.offset == places[queue]}
@@ -111,7 +111,7 @@ class GroupOffsets:
         }
 
     def _places_of(self, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
-        """The partition offsets of these queue offsets, or the nearest ones of offsets that are not kept."""
+        """Return the partition offsets of these queue offsets, or the nearest ones of offsets that are not kept."""
         found = self._places.find_positions(offsets)
         nearest = {
             queue: place.begin if offsets[queue] < place.begin else place.end
@@ -123,8 +123,9 @@ class GroupOffsets:
         return {queue: place if isinstance(place := found.get(queue), int) else 0 for queue in offsets}
 
     def stored_of(self, commits: Mapping[KafkaPartition, PartitionProgress]) -> dict[LogQueue, Stored]:
-        """The progress stored in Kafka. A commit of another program has no metadata: then the queue offset is looked
-        up.
+        """Return the progress stored in Kafka.
+
+        Commits of other programs have no metadata: their queue offset is looked up.
         """
         stored: dict[LogQueue, Stored] = {}
         others: dict[LogQueue, TopicPartition] = {}
@@ -141,30 +142,32 @@ class GroupOffsets:
         return stored | {queue: Stored(offset, seeks[queue]) for queue, offset in found.items()}
 
     def stored(self, group: str) -> dict[LogQueue, Stored]:
-        """The stored progress of a group."""
+        """Return the stored progress of a group."""
         return self._of_kafka_group(self.kafka_group(group), None)
 
     # ---- what groups are asked
 
     def asked(self, group: str, queues: Collection[LogQueue] | None = None) -> dict[LogQueue, Stored]:
-        """The last request for each queue, whether completed or not, and where the group was to begin."""
+        """Return the last request for each queue, whether completed or not, and where the group was to begin."""
         return self._of_kafka_group(self.kafka_group(group) + ASKED, queues)
 
     def request_offsets(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Requests that the group continues there. A group without members is moved at once."""
+        """Request that the group continues there. A group without members is moved at once."""
         asked = secrets.token_hex(8)
         wishes = {queue: Stored(offset, asked) for queue, offset in offsets.items()}
         self._alter(self.kafka_group(group) + ASKED, wishes)
         self._alter(self.kafka_group(group), wishes, unless=_OTHERS_MEMBERS)
 
     def begin_at(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Sets where the group begins in these queues."""
+        """Set where the group begins in these queues."""
         self._alter(self.kafka_group(group) + ASKED, {queue: Stored(offset) for queue, offset in offsets.items()})
 
     def begun(
         self, group: str, queues: Collection[LogQueue], stored: Mapping[LogQueue, Stored]
     ) -> dict[LogQueue, Stored]:
-        """Where a member that takes these queues continues, given the stored progress of the group."""
+        """Return the offsets at which a member that takes these queues continues, given the stored progress of the
+        group.
+        """
         begun = dict(stored)
         asked = self.asked(group, queues)
         sought = sought_in(stored, asked)
@@ -187,12 +190,12 @@ class GroupOffsets:
         return self.stored_of(commits_of(self._clients, name, found))
 
     def _all(self) -> list[KafkaPartition]:
-        """The partitions of all topics of this log."""
+        """Return the partitions of all topics of this log."""
         counts = {name: count for name, count in self._topics.all().items() if topic_of(name, self._prefix) is not None}
         return [KafkaPartition(name, number) for name, count in counts.items() for number in range(count)]
 
     def _reader(self, name: str) -> Consumer:
-        """A consumer with the name of a group, which does not join it.
+        """Return a consumer with the name of a group, which does not join it.
 
         Not the administrator: librdkafka 2.16 crashes with SIGSEGV if a node that is asked for a group's offsets is no
         longer its coordinator (confluentinc/librdkafka#5040).
@@ -206,14 +209,14 @@ class GroupOffsets:
         return reader
 
     def close(self) -> None:
-        """Closes its consumers. It must not be used any more."""
+        """Close its consumers. It must not be used after that."""
         with self._lock:
             readers, self._readers = list(self._readers.values()), {}
         for reader in readers:
             reader.close()
 
     def _alter(self, name: str, offsets: Mapping[LogQueue, Stored], *, unless: Collection[int] = ()) -> None:
-        """Stores offsets of a group, which must not have members; stores nothing if it has."""
+        """Store offsets of a group, which must not have members; store nothing if it has."""
         if not offsets:
             return
         doing = f"storing offsets of group {name!r}"
@@ -228,7 +231,7 @@ class GroupOffsets:
                 raise self._clients.error(each.error, doing)
 
     def delete_before(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Deletes the records before these offsets, which are no longer needed. Logs failures."""
+        """Delete the records before these offsets, which are no longer needed. Logs failures."""
         partitions = [
             TopicPartition(*self.partition_of(queue), place) for queue, place in self._places_of(offsets).items()
         ]
@@ -242,7 +245,7 @@ class GroupOffsets:
 
 
 def sought_in(stored: Mapping[LogQueue, Stored], asked: Mapping[LogQueue, Stored]) -> dict[LogQueue, int]:
-    """Those of the queues that have an open seek request."""
+    """Return the queues that have an open seek request."""
     return {
         queue: asked[queue].offset
         for queue, at in stored.items()

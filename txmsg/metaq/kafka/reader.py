@@ -26,19 +26,19 @@ _log = EventLog(__name__)
 _TAKEN_COUNT: Final = 4_000
 """Records that are taken from the client at once."""
 _LANE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of a queue that nobody asks for: more makes its partition pause."""
+"""Bytes of a queue that no caller fetches: more makes its partition pause."""
 _FORGET_S: Final = 30.0
-"""After which a queue that nobody asks for is not fetched any more."""
+"""Seconds after which a queue that no caller fetches is not read any more."""
 _STEP_S: Final = 0.1
-"""How long a wait goes on before it is looked whether the log was closed."""
+"""Seconds of a wait between two checks that the log is still open."""
 
 _STALL_S: Final = 10.0
-"""After which it is looked whether a wait is in vain: librdkafka may fetch no more after nodes have come and gone."""
+"""Seconds after which a wait is checked for a stall: librdkafka may fetch no more after nodes have come and gone."""
 _IDLE_MAX: Final = 4
-"""Readers that are kept for who fetches next: each has connections and records that it has fetched ahead."""
+"""Readers that are kept for the next fetch: each has connections and records that it has fetched ahead."""
 
 _BACKOFF_MS: Final = 10
-"""When the client has fetched enough ahead, it looks so soon whether it may go on. Its own default is a second."""
+"""Milliseconds after which the client, having fetched enough ahead, checks for room. Its own default is a second."""
 _error_of: Final[Callable[[Any], KafkaError | None]] = methodcaller("error")
 _number_of: Final[Callable[[Any], int]] = methodcaller("partition")
 _topic_of: Final[Callable[[Any], str]] = methodcaller("topic")
@@ -54,7 +54,7 @@ class _PartitionBuffer:
 
     queue: LogQueue
     offset: int
-    """The queue offset at which the caller goes on."""
+    """The queue offset at which the caller continues."""
     at: int
     """The partition offset of the record that comes next."""
     wanted_at: float
@@ -65,7 +65,7 @@ class _PartitionBuffer:
 
 
 class KafkaReader:
-    """Not to be shared: `KafkaReaders` lends each one to one thread at a time."""
+    """Reads queues with one consumer. Not to be shared: `KafkaReaders` lends each one to one thread at a time."""
 
     def __init__(self, clients: KafkaClients, positions: Positions, closed: threading.Event) -> None:
         self._clients = clients
@@ -87,13 +87,13 @@ class KafkaReader:
         self._consumer.close()
 
     def fits(self, wanted: Mapping[LogQueue, int]) -> int:
-        """How many of these queues it could continue without repositioning."""
+        """Return how many of these queues it could continue without repositioning."""
         return sum(
             (lane := self._lanes.get(queue)) is not None and lane.offset == offset for queue, offset in wanted.items()
         )
 
     def fetch(self, wanted: Mapping[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
-        """As `LogAccess.fetch`."""
+        """Fetch as `LogAccess.fetch` does."""
         moved, errors = self._go_to(wanted)
         if sum(lane.size_bytes for queue in wanted if (lane := self._lanes.get(queue)) is not None) < size_bytes_max:
             self._sort_records(0)
@@ -110,7 +110,7 @@ class KafkaReader:
         return found
 
     def _look_for_a_stall(self) -> None:
-        """Restarts with another consumer if nothing has arrived for long although more is committed."""
+        """Restart with another consumer if nothing has arrived for long although more is committed."""
         now = time.monotonic()
         if now < self._came_at + _STALL_S or not self._lanes:
             return
@@ -133,7 +133,7 @@ class KafkaReader:
             self._open_consumer()
 
     def _go_to(self, wanted: Mapping[LogQueue, int]) -> tuple[bool, dict[LogQueue, TxmsgError]]:
-        """Reads these queues from these offsets on. Returns whether some were repositioned."""
+        """Read these queues from these offsets on. Returns True if some were repositioned."""
         now = time.monotonic()
         errors: dict[LogQueue, TxmsgError] = {}
         new: dict[LogQueue, int] = {}
@@ -179,7 +179,7 @@ class KafkaReader:
     # ---- what comes
 
     def _sort_records(self, wait_s: float) -> None:
-        """Sorts the records that have arrived, after waiting for the first one."""
+        """Sort the records that have arrived, after waiting for the first one."""
         with self._clients.translated("reading a topic"):
             records: list[Message] = []
             if wait_s > 0:
@@ -201,7 +201,7 @@ class KafkaReader:
             self._note(error)
 
     def _add(self, records: list[Message]) -> None:
-        """Adds records of one partition."""
+        """Add records of one partition."""
         lane = self._by_place.get(_place_of(records[0]))
         if lane is None:
             return  # of a partition that was dropped
@@ -216,7 +216,7 @@ class KafkaReader:
                 lane.is_paused = True
 
     def _note(self, told: Message) -> None:
-        """Handles what the client reported for a partition instead of a record."""
+        """Handle what the client reported for a partition instead of a record."""
         error = told.error()
         assert error is not None
         lane = self._by_place.get(_place_of(told))
@@ -233,7 +233,7 @@ class KafkaReader:
             lane.error = self._clients.error(error, f"reading topic {lane.queue.topic!r}")
 
     def _catch_up(self, queues: Iterable[LogQueue]) -> None:
-        """Waits for a record of one of these queues, unless all committed ones have arrived."""
+        """Wait for a record of one of these queues, unless all committed ones have arrived."""
         ends = self._positions.ends(list(queues))
         deadline = time.monotonic() + self._clients.timeout_s
         while not self._closed.is_set():
@@ -301,11 +301,11 @@ class KafkaReaders:
         self._positions = positions
         self._lock = threading.Lock()
         self._idle: list[KafkaReader] = []
-        """The one that was used last is the last."""
+        """Idle readers; the one used last is the last."""
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Waiting fetches return soon. Closing twice is fine."""
+        """Close all readers. Waiting fetches return soon. Closing twice is fine."""
         self._closed.set()
         with self._lock:
             idle, self._idle = self._idle, []
@@ -313,7 +313,7 @@ class KafkaReaders:
             reader.close()
 
     def fetch(self, wanted: Mapping[LogQueue, int], size_bytes_max: int, wait_s: float) -> list[Fetched]:
-        """As `LogAccess.fetch`."""
+        """Fetch as `LogAccess.fetch` does."""
         reader = self._taken(wanted)
         try:
             return reader.fetch(wanted, size_bytes_max, wait_s)

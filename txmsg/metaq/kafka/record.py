@@ -49,7 +49,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 _OFFSET_LENGTH_MAX: Final = len(str(_OFFSET_MAX))
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
-"""As Kafka's client has them. What is read is bytes or None."""
+"""Headers in the form of Kafka's client. Values that are read are bytes or None."""
 
 
 class Record(NamedTuple):
@@ -77,7 +77,7 @@ class ReadRecord(Protocol):
 
 
 def records_of(columns: FrameColumns, topic: str, number: int, first_offset: int | None = None) -> Iterator[Record]:
-    """Messages as records for this topic of Kafka and this partition, in order.
+    """Return messages as records for this topic of Kafka and this partition, in order.
 
     first_offset: their first queue offset; None: the partition's offsets apply.
     """
@@ -132,7 +132,7 @@ def records_of(columns: FrameColumns, topic: str, number: int, first_offset: int
 def received(  # noqa: PLR0912 - one branch per header; a call for each would take longer than what it does
     record: ReadRecord, topic: str, queue: int, own: bytes | None = None
 ) -> ReceivedMessage:
-    """The message of a record.
+    """Return the message of a record.
 
     Raises UnreadableMessage for a txmsg header that cannot be parsed, unless the record is foreign, and for a time that
     is not one.
@@ -206,7 +206,7 @@ def received(  # noqa: PLR0912 - one branch per header; a call for each would ta
 
 
 def _received_foreign(record: ReadRecord, topic: str, queue: int) -> ReceivedMessage:
-    """All headers are the message's, also those that txmsg wrote elsewhere."""
+    """Return the message of a foreign record. All headers are the message's, also those that txmsg wrote elsewhere."""
     offset, timestamp_ms = record.offset() or 0, record.timestamp()[1]
     if not is_time(timestamp_ms * 1000):
         raise _unreadable(record, topic, queue, strange_time(timestamp_ms, "ms"))
@@ -230,7 +230,7 @@ def _unreadable(record: ReadRecord, topic: str, queue: int, why: str) -> Unreada
 
 
 def queue_offset(record: ReadRecord) -> int:
-    """The queue offset of a record."""
+    """Return the queue offset of a record."""
     place = place_in_own(record)
     return int(place[1:]) if place else record.offset() or 0
 
@@ -240,7 +240,7 @@ def _is_offset(digits: bytes) -> bool:
 
 
 def own_place(record: ReadRecord) -> bytes:
-    """What txmsg-place begins with if the record was written to where it is."""
+    """Return the begin of txmsg-place in a record that was written where it is."""
     return _place(record.topic() or "", record.partition() or 0)
 
 
@@ -249,7 +249,10 @@ def _place(topic: str, number: int) -> bytes:
 
 
 def place_in_own(record: ReadRecord) -> bytes | None:
-    """What follows the record's own topic and partition in txmsg-place: /OFFSET, or nothing. None: it is foreign."""
+    """Return the part of txmsg-place after the record's own topic and partition: /OFFSET, or nothing.
+
+    None: it is foreign.
+    """
     place = next((value or b"" for name, value in record.headers() or () if name == PLACE), b"")
     own = own_place(record)
     if place == own:
@@ -259,7 +262,7 @@ def place_in_own(record: ReadRecord) -> bytes | None:
 
 
 def parsed_id(data: bytes) -> tuple[bytes, int]:
-    """The transaction id (16 bytes) and n. Raises ValueError or InvalidMessage."""
+    """Return the transaction id (16 bytes) and n. Raises ValueError or InvalidMessage."""
     if data[36:37] == b"." and data[37:].isdigit() and len(data) <= _ID_LENGTH_MAX:
         return unhexlify(data[:36].replace(b"-", b"")), int(data[37:])
     transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
@@ -269,7 +272,7 @@ def parsed_id(data: bytes) -> tuple[bytes, int]:
 
 
 def id_of_foreign(topic: str, queue: int, partition_offset: int, timestamp_ms: int) -> bytes:
-    """The transaction id for a record without one: the same whenever it is read. A UUID of version 8."""
+    """Return the transaction id for a record without one: the same whenever it is read. A UUID of version 8."""
     place = f"{topic}/{queue}/{partition_offset}/{timestamp_ms}".encode()
     digest = bytearray(blake2b(place, digest_size=_ID_SIZE_BYTES).digest())
     digest[6] = 0x80 | digest[6] & 0x0F

@@ -15,7 +15,7 @@ _POLL_S = 0.2
 
 
 def scan(clients: KafkaClients, partition: KafkaPartition, bounds: PartitionBounds) -> Iterator[Message]:
-    """The committed records of a partition within these bounds, in order. Raises BrokerUnavailable."""
+    """Return the committed records of a partition within these bounds, in order. Raises BrokerUnavailable."""
     consumer = clients.consumer("txmsg-scan", enable_partition_eof=True)
     doing = f"reading partition {partition.number} of topic {partition.topic}"
     at, end = bounds

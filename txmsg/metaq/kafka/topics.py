@@ -26,9 +26,9 @@ from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.runtime.backoff import DELAYS_S
 
 RECORD_SIZE_BYTES_MAX: Final = BODY_SIZE_BYTES_CEILING + 1024 * 1024
-"""Of a record, and of what a producer sends at once if it is one record."""
+"""The largest size of a record, and of what a producer sends at once if it is one record."""
 PARTITIONS_AT_ONCE_MAX: Final = 2_000
-"""Kafka refuses 5,000 and more."""
+"""Partitions that are created at once: Kafka refuses 5,000 and more."""
 _LOOK_S: Final = 0.05
 _RETENTION: Final = "retention.ms"
 _COMPRESSION: Final = "compression.type"
@@ -43,13 +43,13 @@ class KafkaTopicAdmin:
         self._admin = admin
 
     def all(self) -> dict[str, int]:
-        """All topics, and the number of partitions of each."""
+        """Return all topics, and the number of partitions of each."""
         with self._clients.translated("listing the topics"):
             found = self._admin.list_topics(timeout=self._clients.timeout_s)
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def partitions_of(self, name: str) -> int:
-        """The number of partitions of a topic; 0 if there is no such topic. Raises PermissionDenied."""
+        """Return the number of partitions of a topic; 0 if there is no such topic. Raises PermissionDenied."""
         doing = f"looking for topic {name}"
         try:
             with self._clients.translated(doing):
@@ -61,7 +61,8 @@ class KafkaTopicAdmin:
             return 0
 
     def ensure_of_group(self, name: str, partitions: int, *, is_retry: bool) -> None:
-        """As `ensure`, for retries or dead letters of a group, which must not expire before they are dealt with.
+        """Create a topic as `ensure` does, for retries or dead letters of a group, which must not expire before they
+        are dealt with.
 
         Creates all queues for retries at once: clients notice new partitions late, and each one causes a rebalance.
         """
@@ -76,7 +77,7 @@ class KafkaTopicAdmin:
         copies_in_sync: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """Creates a topic, or increases the number of its partitions to this.
+        """Create a topic, or increase the number of its partitions to this.
 
         copies: of each partition of a new topic; -1: the brokers' default. copies_in_sync: how many must have a write
         before it is acknowledged. retention_ms: -1: unlimited.
@@ -100,7 +101,7 @@ class KafkaTopicAdmin:
             self._raise_partitions(name, found)
 
     def _heard_of(self, name: str) -> int:
-        """The number of partitions of an existing topic, as soon as the queried node knows it."""
+        """Return the number of partitions of an existing topic, as soon as the queried node knows it."""
         deadline = time.monotonic() + self._clients.timeout_s
         while not (found := self.partitions_of(name)):
             if time.monotonic() > deadline:
@@ -121,7 +122,7 @@ class KafkaTopicAdmin:
                 raise
 
     def delete(self, names: list[str]) -> None:
-        """Deletes topics. Missing ones are ignored."""
+        """Delete topics. Missing ones are ignored."""
         for name, answer in self._admin.delete_topics(names, request_timeout=self._clients.timeout_s).items():
             try:
                 with self._clients.translated(f"deleting topic {name}"):
@@ -132,14 +133,14 @@ class KafkaTopicAdmin:
     # ---- settings
 
     def config(self, name: str) -> Mapping[str, ConfigEntry]:
-        """The configuration of a topic. Raises UnknownTopic."""
+        """Return the configuration of a topic. Raises UnknownTopic."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         with self._clients.translated(f"asking for the settings of topic {name}"):
             answers = self._admin.describe_configs([resource], request_timeout=self._clients.timeout_s)
             return answers[resource].result()  # type: ignore[no-any-return]
 
     def settings_of(self, name: str) -> TopicSettings:
-        """The settings of a topic that txmsg supports. A missing topic has the defaults."""
+        """Return the settings of a topic that txmsg supports. A missing topic has the defaults."""
         try:
             config = self.config(name)
         except UnknownTopic:
@@ -154,8 +155,9 @@ class KafkaTopicAdmin:
         )
 
     def copies_in_sync_of(self, name: str) -> int:
-        """How many copies must have a write before it is acknowledged. The topic exists; nodes may learn of a new one
-        late.
+        """Return how many copies must have a write before it is acknowledged.
+
+        The topic exists; nodes may learn late of a new one.
         """
         deadline = time.monotonic() + self._clients.timeout_s
         while True:
@@ -167,7 +169,7 @@ class KafkaTopicAdmin:
             time.sleep(_LOOK_S)
 
     def set(self, name: str, settings: TopicSettings) -> None:
-        """Sets compression and retention. Raises UnknownTopic, and MisuseError for settings that Kafka lacks."""
+        """Set compression and retention. Raises UnknownTopic, and MisuseError for settings that Kafka lacks."""
         if settings.flush is Flush.SYNC:
             raise MisuseError(
                 f"topic {name} cannot be flushed before each append returns: Kafka relies on copies, so ask for more "

@@ -27,19 +27,22 @@ from txmsg.metaq.kafka.record import Record
 T = TypeVar("T")
 
 _MESSAGE_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What the client lets pass: how large a message may be is for the topic to say."""
+"""The client's limit, so large that the topic's own limit of message sizes decides."""
 _ABORT_S_MAX: Final = 5.0
 _FULL_S: Final = 0.1
 _LOOK_S: Final = 0.05
 _FLUSH_S: Final = 0.1
-"""Under 200 ms: a longer call goes on after a fatal error, and calls `_on_delivery` with that error set."""
+"""Seconds of one flush.
+
+Below 200 ms: a longer call continues after a fatal error, and calls `_on_delivery` with that error set.
+"""
 _SLACK_S: Final = 5.0
-"""Beyond the time that a call is given: then it is left."""
+"""Seconds beyond a call's timeout, after which the call is abandoned."""
 _NOT_FOUND: Final = "perhaps no node coordinates the transaction or the group, as while too few are there"
 _NO_NOTE: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
-"""Errors of a topic that may not be there: whoever writes to it hears of them."""
+"""Errors of a topic that may not exist: the writer to it gets them."""
 _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
-"""Errors that the same records cause again, whoever writes them."""
+"""Errors that the same records cause again, with any writer."""
 
 
 class TransactionNote(NamedTuple):
@@ -50,7 +53,7 @@ class TransactionNote(NamedTuple):
 
 
 class PartitionWrite(NamedTuple):
-    """What to write to a partition. position: the position to store if there are no records."""
+    """Records to write to a partition. position: the position to store if there are no records."""
 
     partition: KafkaPartition
     records: Iterable[Record]
@@ -83,7 +86,7 @@ class TransactionalWriter:
             raise
 
     def notes(self, partitions: Collection[KafkaPartition]) -> dict[KafkaPartition, TransactionNote]:
-        """The notes of these partitions; none for those never written, or not for a long time
+        """Return the notes of these partitions; none for those never written, or not for a long time
         (`offsets.retention.minutes`).
         """
         if not partitions:
@@ -103,7 +106,7 @@ class TransactionalWriter:
         }
 
     def write(self, parts: Sequence[PartitionWrite]) -> None:
-        """Writes everything, to as many copies as the topics require, or nothing that a reader would get.
+        """Write everything, to as many copies as the topics require, or nothing that a reader would get.
 
         Raises InvalidMessage, MisuseError or PermissionDenied if a topic does not accept its records; others may be
         written all the same. LogBusy if another writer with the name was created; OutcomeUnknown, BrokerUnavailable.
@@ -129,7 +132,7 @@ class TransactionalWriter:
         self._commit()
 
     def await_partitions(self, wanted: Mapping[str, int]) -> None:
-        """Returns when the producer knows that these topics have this many partitions, which were just created."""
+        """Return when the producer knows that these topics have this many partitions, which were just created."""
         deadline = time.monotonic() + self._clients.timeout_s
         for topic, count in wanted.items():
             while True:
@@ -163,7 +166,7 @@ class TransactionalWriter:
                     self._producer.poll(_FULL_S)
 
     def _flushed(self, timeout_s: float) -> bool:
-        """Whether everything produced was confirmed or refused, as soon as it was or the time is over."""
+        """Return True once everything produced was confirmed or refused, False if the time is over before."""
         deadline = time.monotonic() + timeout_s
         while self._producer.flush(_FLUSH_S):
             if time.monotonic() > deadline:
@@ -175,7 +178,9 @@ class TransactionalWriter:
         self._awaited("noting where the mirror is", lambda timeout_s: send(notes, self._group, timeout_s))
 
     def _awaited(self, doing: str, call: Callable[[float], T]) -> T:
-        """The result of a call that is passed its timeout in seconds; raises KafkaException if it takes longer."""
+        """Return the result of a call that is passed its timeout in seconds; raise KafkaException if it takes
+        longer.
+        """
         clients = self._clients
         try:
             return awaited(
@@ -209,7 +214,7 @@ class TransactionalWriter:
         self._is_open = False
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """Why the transaction has failed, if an error says no more than that it has."""
+        """Return the reason why the transaction has failed, if an error says only that it has."""
         if error.code() != KafkaError._STATE or not self._is_open:
             return error
         try:
@@ -220,7 +225,7 @@ class TransactionalWriter:
         return error
 
     def _error(self, error: KafkaError) -> TxmsgError:
-        """The error to raise; the transaction is aborted if possible."""
+        """Return the error to raise; the transaction is aborted if possible."""
         if self._failed is not None and error.code() == KafkaError._INCONSISTENT:  # "see the delivery reports"
             error = self._failed
         self._abort()
@@ -239,7 +244,7 @@ class TransactionalWriter:
         self._is_open = False
 
     def close(self) -> None:
-        """Aborts an open transaction. Closing twice is fine."""
+        """Abort an open transaction. Closing twice is fine."""
         self._abort()
         # Not close(), which would wait for what cannot be sent, and warns of a writer that was fenced.
         self._producer.purge()
