@@ -25,7 +25,7 @@ from txmsg.settings.catalogue import settings_of
 _log = EventLog(__name__)
 
 SILENCE_S_MAX: Final = 120.0
-"""A round of a source takes seconds."""
+"""Seconds after which a silent source counts as hanging. A round of a source takes seconds."""
 _STATUS_S: Final = 1.0
 _STATUS: Final = "status.json"
 
@@ -55,7 +55,7 @@ class Agent:
             self._opened = opened.pop_all()
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Reads until `stop`. Positions are on disk on return."""
+        """Read until `stop`. Positions are on disk on return."""
         try:
             for source in self.sources.values():
                 source.start()
@@ -72,7 +72,7 @@ class Agent:
             self._write_status()
 
     def stop(self) -> None:
-        """Has `run` return, when the appends under way have ended. From a signal handler, too."""
+        """Ask `run` to return, when the appends under way have ended. A signal handler may call it."""
         self._stopped.put(None)
 
     def _is_stopped_within(self, seconds: float) -> bool:
@@ -83,7 +83,7 @@ class Agent:
         return True
 
     def apply_settings(self, file: AgentFile) -> None:
-        """From now on the live settings of these sources hold. Says what needs a restart."""
+        """Apply the live settings of these sources from now on, and log which ones need a restart."""
         same_level = replace(file.agent, log_level=self.file.agent.log_level)
         if same_level != self.file.agent or _not_live(file.sources) != _not_live(self.file.sources):
             _log.warning(
@@ -102,7 +102,7 @@ class Agent:
             self.sources[name].apply_settings(applied(config, changes, agent=agent, source=name))
 
     def _write_status(self) -> None:
-        """Not synced: it says how things are, and is written again in a second."""
+        """Write the status file. It is not synced, because it is written again within a second."""
         path = self.file.agent.state_dir / _STATUS
         beside = path.with_suffix(".new")
         try:
@@ -117,7 +117,7 @@ class Agent:
             )
 
     def status(self) -> dict[str, Any]:
-        """How it does, for people."""
+        """Return the agent's state, for people."""
         return {
             "agent": self.file.agent.shown_name(),
             "pid": os.getpid(),
@@ -128,11 +128,11 @@ class Agent:
         }
 
     def silence_s(self, name: str) -> float:
-        """For how long nothing was heard of the thread of a source."""
+        """Return the seconds since the thread of a source last began a round."""
         return time.monotonic() - self.sources[name].stepped_at
 
     def held(self, name: str) -> str:
-        """Why nothing is read of a source now; empty when all is well."""
+        """Return the reason why nothing is read of a source now; empty if it is read."""
         silence_s = self.silence_s(name)
         if silence_s > SILENCE_S_MAX:
             return f"nothing was heard of its thread for {silence_s:.0f} s: check the mounts of its paths"
@@ -140,13 +140,13 @@ class Agent:
 
 
 def _not_live(sources: Mapping[str, SourceConfig]) -> dict[str, dict[str, object]]:
-    """What only a restart changes."""
+    """Return the changed settings that only a restart applies."""
     names = [each.name for each in settings_of(SourceConfig) if not each.live]
     return {source: {name: getattr(config, name) for name in names} for source, config in sources.items()}
 
 
 def _tell_of_left_spools(state_dir: Path, sources: Collection[str]) -> None:
-    """Lines of a source that the file names no longer are not sent, and must not be forgotten."""
+    """Log the spools of sources that the file no longer names: their lines are not sent, and must not be forgotten."""
     for directory in state_dir.glob("*.spool"):
         try:
             size_bytes = sum(path.stat().st_size for path in directory.glob("*.spool"))
@@ -181,7 +181,7 @@ def _status_of(source: Source, held: str) -> dict[str, Any]:
 
 
 def read_status(state_dir: Path) -> dict[str, Any]:
-    """What the agent of this directory wrote last. Raises StorageError."""
+    """Return the status that the agent of this directory wrote last. Raises StorageError."""
     path = state_dir / _STATUS
     try:
         told: dict[str, Any] = json.loads(path.read_text())

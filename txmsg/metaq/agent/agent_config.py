@@ -52,7 +52,7 @@ _NO_ENCODING: Final = "bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
-    """Files that are followed, and what becomes of their lines."""
+    """Files that are followed, and how their lines are appended."""
 
     paths: tuple[str, ...] = required(
         "Files to follow: paths, with * ? [] and ** for directories.", kind=SettingKind.TEXTS, option=""
@@ -136,7 +136,7 @@ class SourceConfig:
         self.cutter()
 
     def cutter(self) -> RecordSplitter:
-        """What cuts its files."""
+        """Return the splitter that cuts its files into records."""
         return RecordSplitter(
             record_start=self.record_start,
             record_size_bytes_max=self.record_size_bytes_max,
@@ -145,12 +145,12 @@ class SourceConfig:
 
 
 LIVE: Final = {each.name: each for each in settings_of(SourceConfig, "source") if each.live}
-"""What of a source can be changed at run time."""
+"""Settings of a source that can be changed at run time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """How an agent runs."""
+    """Settings of an agent."""
 
     log: str = required(
         "The log: HOST:PORT or unix:PATH of its server, or a directory, of which the agent is then the only writer.",
@@ -188,14 +188,14 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFile:
-    """What a file says."""
+    """The contents of an agent's file."""
 
     agent: AgentConfig
     sources: Mapping[str, SourceConfig]
 
 
 def read_agent_file(path: Path) -> AgentFile:
-    """The agent and its sources. Raises MisuseError, which names file, key, value, rule, and what to give."""
+    """Return the agent and its sources. Raises MisuseError, which names file, key, value, rule, and a valid value."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:

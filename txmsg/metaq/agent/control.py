@@ -1,4 +1,4 @@
-"""Settings at run time: a topic of the log, which every agent reads anyway, says what holds for which agents.
+"""Settings at run time: a topic of the log, which every agent reads anyway, with the settings of each agent and source.
 
 Each message is a change: the pattern of agents, the pattern of sources, a setting, and its value or null for that of
 the file. The last one that matches wins. Agents keep what they have read beside their positions, since a log keeps its
@@ -51,7 +51,7 @@ class SourceChange:
 
     @classmethod
     def of(cls, body: bytes) -> SourceChange:
-        """Raises MisuseError for what is none."""
+        """Return the change of a message. Raises MisuseError for a message that is not a valid one."""
         try:
             told = json.loads(body)
             change = cls(str(told["agents"]), str(told["sources"]), str(told["setting"]), told["value"])
@@ -60,7 +60,7 @@ class SourceChange:
         return change.checked()
 
     def checked(self) -> SourceChange:
-        """With the value that the setting has by it. Raises MisuseError."""
+        """Return the change with its value converted for the setting. Raises MisuseError for an invalid value."""
         if self.setting not in LIVE:
             raise MisuseError(
                 f"{shown(self.setting)} cannot be changed at run time: {', '.join(LIVE)} can; others are changed in "
@@ -71,7 +71,7 @@ class SourceChange:
 
 
 def applied(config: SourceConfig, changes: Sequence[SourceChange], *, agent: str, source: str) -> SourceConfig:
-    """What holds for a source."""
+    """Return the settings of a source after these changes."""
     values: dict[str, Any] = {}
     for change in changes:
         if fnmatch(agent, change.agents) and fnmatch(source, change.sources):
@@ -87,14 +87,14 @@ def applied(config: SourceConfig, changes: Sequence[SourceChange], *, agent: str
 
 
 def without_overruled(changes: Sequence[SourceChange]) -> list[SourceChange]:
-    """The same without those that a later one for the same agents and sources overrules. At most so many are kept."""
+    """Return the changes that no later one for the same agents and sources overrules. At most so many are kept."""
     last = {(change.agents, change.sources, change.setting): change for change in changes}
     kept = [change for change in changes if last[change.agents, change.sources, change.setting] is change]
     return kept[-_CHANGES_MAX:]
 
 
 class SourceControl:
-    """Reads the topic on a thread of its own, between `start` and `close`, and tells of changes."""
+    """Reads the topic on a thread of its own, between `start` and `close`, and reports changes."""
 
     def __init__(self, log: LogAccess, topic: str, file: Path, on_changed: Callable[[], None]) -> None:
         self._log = log
@@ -104,7 +104,7 @@ class SourceControl:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txmsg-agent-control", daemon=True)
         self.changes: list[SourceChange] = []
-        """All that were read and hold."""
+        """All changes that were read and still apply."""
         self._offset = 0
         self._log_id = 0
         self._is_written = True
@@ -136,7 +136,7 @@ class SourceControl:
             self._closed.wait(_LOOK_S)
 
     def read_changes(self) -> None:
-        """Reads what is new. Raises what the log raises, and StorageError if it cannot be kept."""
+        """Read new changes. Raises the log's errors, and StorageError if they cannot be stored."""
         log_id = self._log.identity().log_id
         if log_id != self._log_id:
             self._offset, self._log_id = 0, log_id
@@ -212,7 +212,10 @@ class SourceControl:
 
 
 def change_settings(log: LogAccess, topic: str, changes: Sequence[SourceChange]) -> None:
-    """Tells all agents of a log; kept there on return. Raises MisuseError for a value that a setting cannot have."""
+    """Send a change to all agents of a log; it is in the log on return.
+
+    Raises MisuseError for a value that a setting cannot have.
+    """
     for change in changes:
         change.checked()
     LogProducer(log, queues=1).send_many([Message(topic, change.packed()) for change in changes], queue=0)

@@ -1,4 +1,6 @@
-"""What an agent tells a scraper. Its sources work on threads, and this only reads what they have noted."""
+"""The metrics of an agent. Its sources work on threads, and this module only reads the values that they have
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from txmsg.metrics.figures import Figures
 
 
 def dead(agent: Agent) -> str:
-    """Why an agent should be restarted: the threads of all its sources hang.
+    """Return the reason why an agent should be restarted: the threads of all its sources hang. Empty if they do not.
+
+    If only some hang it is no reason: a source that reads a mount which does not answer would hang after a restart,
+    too.
 
     Not when only some do: one that reads a mount which does not answer would after a restart, too.
     """
@@ -19,7 +24,7 @@ def dead(agent: Agent) -> str:
 
 
 def figures_of(agent: Agent) -> Figures:
-    """All figures of an agent."""
+    """Return all metrics of an agent."""
     figures = Figures(ExportingProcess.AGENT)
     figures.put("txmsg_ready", 1)
     for name, source in agent.sources.items():

@@ -1,4 +1,6 @@
-"""Where records go: into the log, or into a spool on disk while the log is away, and from there in order."""
+"""The destination of records: the log, or a spool on disk while the log is unavailable, and from there the log, in
+order.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from txmsg.metaq.store.log import Append
 
 
 class LogOutput:
-    """One thread opens it, and hands on to it.
+    """Appends to the log, or to the spool. One thread opens it and calls `hand_on`.
 
     The spool is used only while the log does not answer: else each line would be written to this machine's disk twice.
     As long as anything is in it, everything goes through it, or it would be overtaken.
@@ -21,20 +23,20 @@ class LogOutput:
     def __init__(self, log: Appendable, directory: Path, *, spool_size_bytes_max: int) -> None:
         self.directory = directory
         self.spool: Spool | None = None
-        """None while it is not open."""
+        """The spool; None while it is not open."""
         self.relay: SpoolRelay | None = None
         self._spool_size_bytes_max = spool_size_bytes_max
         self._log = log
         self._is_started = False
 
     def start(self) -> None:
-        """From now on the relay runs on its thread, beginning with what an earlier process left."""
+        """Start the thread that moves batches from the spool to the log, beginning with those of an earlier process."""
         self._is_started = True
         if self.relay is not None:
             self.relay.start()
 
     def open(self) -> None:
-        """Opens the spool if it is not open; again after damage or a failed sync. Raises what `Spool` raises."""
+        """Open the spool if it is not open, or again after damage or a failed sync. Raises the errors of `Spool`."""
         if self.relay is not None and self.relay.is_spool_damaged:
             self.close()
         if self.spool is not None and self.spool.has_failed:
@@ -50,7 +52,7 @@ class LogOutput:
                 self.relay.start()
 
     def hand_on(self, appends: Sequence[Append]) -> None:
-        """All of them are in the log, or on disk in the spool, on return. It is open.
+        """Append these records; on return all are in the log, or on disk in the spool, which must be open.
 
         Raises Overloaded when the spool is full, and what the log raises when it refuses them.
         """
@@ -69,17 +71,17 @@ class LogOutput:
 
     @property
     def failure(self) -> str:
-        """Why the log takes nothing, while the spool holds what it is to get; empty when it does."""
+        """The reason why the log refuses batches that wait in the spool; empty if it accepts them."""
         relay = self.relay
         return relay.failure if relay is not None else ""
 
     def waiting_size_bytes(self) -> int:
-        """What is not in the log yet; while the spool is not open, all that is in its directory."""
+        """Return the size of what is not in the log yet; while the spool is not open, all that is in its directory."""
         spool = self.spool
         return spool.waiting_size_bytes if spool is not None else self._size_bytes()
 
     def used_ratio(self) -> float:
-        """How full the spool is: 1 when reading stops."""
+        """Return the share of the spool that is used; reading stops at 1."""
         spool = self.spool
         return (spool.size_bytes if spool is not None else self._size_bytes()) / self._spool_size_bytes_max
 
@@ -90,7 +92,7 @@ class LogOutput:
             return 0  # the source is held, and says why
 
     def close(self) -> None:
-        """What is in the spool stays for the next process, or until it is opened again."""
+        """Close the spool. Its batches stay for the next process, or until it is opened again."""
         relay, spool = self.relay, self.spool
         if relay is not None:
             relay.close()

@@ -1,4 +1,4 @@
-"""Which names rotation gives the files of a path: app.log.1, app.log-20261123, app-20261123.log, app.log.old.
+"""The names that rotation gives the files of a path: app.log.1, app.log-20261123, app-20261123.log, app.log.old.
 
 Not app-1.log: that may be the file of another process. Not compressed ones: what is in them was there before. Follows
 links, as rotation happens beside the file that a link leads to; opens no file.
@@ -19,16 +19,16 @@ _SEPARATORS: Final = "._-"
 _AFTER_NAME: Final = re.compile(r"\d[\d._:T-]*|old|bak|prev")
 _IN_NAME: Final = re.compile(r"\d{4}[._-]?\d\d[._-]?\d\d[\d._:T-]*")
 _LINKS_MAX: Final = 40
-"""As many as the kernel follows."""
+"""Links followed at most: as many as the kernel follows."""
 
 
 def is_compressed(name: str) -> bool:
-    """Whether this is the name of a compressed file."""
+    """Return True if this is the name of a compressed file."""
     return os.path.splitext(name)[1][1:].lower() in COMPRESSED
 
 
 def bases_of(name: str) -> Iterator[str]:
-    """The names that a file may have had before rotation gave it this one."""
+    """Return the names that a file may have had before rotation gave it this one."""
     stem, suffix = os.path.splitext(name)
     for at, char in enumerate(name):
         if at and char in _SEPARATORS:
@@ -39,7 +39,7 @@ def bases_of(name: str) -> Iterator[str]:
 
 
 def places_of(path: Path) -> Iterator[Path]:
-    """The path itself, and what each link on the way to its file leads to."""
+    """Return the path itself, and the target of each link on the way to its file."""
     for _ in range(_LINKS_MAX):
         yield path
         try:
@@ -49,7 +49,7 @@ def places_of(path: Path) -> Iterator[Path]:
 
 
 def rotated_files(*paths: Path) -> Iterator[Path]:
-    """The files beside these paths, and beside what they lead to, that have such names. Each name once.
+    """Return the files beside these paths, and beside the targets of their links, that have such names. Each name once.
 
     Raises OSError, after the files that it has found, for a directory that cannot be listed now.
     """
@@ -66,7 +66,7 @@ def rotated_files(*paths: Path) -> Iterator[Path]:
 
 
 def files_between(old: Path, new: Path) -> Iterator[Path]:
-    """The files that a link led to between two that rotation has named after their time: app-20261123.log.
+    """Return the files that a link led to between two that rotation has named after their time: app-20261123.log.
 
     Raises OSError for a directory that cannot be listed now.
     """
@@ -79,7 +79,7 @@ def files_between(old: Path, new: Path) -> Iterator[Path]:
 
 
 def _names_beside(path: Path) -> list[str]:
-    """Empty if the directory is gone. Raises OSError if it cannot be listed now."""
+    """Return the names in a directory; none if it does not exist. Raises OSError if it cannot be listed now."""
     try:
         return sorted(os.listdir(path.parent))
     except (FileNotFoundError, NotADirectoryError):

@@ -28,7 +28,7 @@ FileId = tuple[int, int]
 """Device and inode."""
 
 GONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""There is no file of this name. Any other OSError: there may be one, which cannot be read now."""
+"""Errors that say that no file has this name. After any other OSError there may be one, which cannot be read now."""
 _PAUSE_S_MAX: Final = 30.0
 _COPY_END_SIZE_BYTES: Final = 65_536
 
@@ -40,23 +40,23 @@ class RecordBlock(NamedTuple):
     base: int
     records: Records
     data: bytes
-    """Of which they were cut."""
+    """The bytes that the records were cut from."""
 
     def commit(self) -> None:
-        """They are in the log, or in the spool."""
+        """Record that these records are in the log, or in the spool."""
         self.stream.advance(self.data[: self.records.size_bytes])
 
 
 @dataclass(slots=True)
 class RetriedFailure:
-    """Why something cannot be done now, and when it is tried again."""
+    """The reason why something cannot be done now, and the time of the next attempt."""
 
     text: str = ""
     retry_at: float = 0.0
     _pause_s: float = 1.0
 
     def note(self, path: Path | str, exc: OSError, now: float) -> None:
-        """Logged when it begins, and when the reason changes."""
+        """Record a failure, and log it when it begins and when the reason changes."""
         error = refusal_text(exc, path)
         text = f"{path} cannot be read: {error}"
         if text != self.text:
@@ -79,19 +79,22 @@ class RetriedFailure:
 
 @dataclass(slots=True)
 class FileReadOptions:
-    """How the files of a source are read."""
+    """Options for reading the files of a source."""
 
     cutter: RecordSplitter
     block_size_bytes: int
-    """What the cutter needs at least. May change between two reads."""
+    """Bytes that the cutter needs at least. May change between two reads."""
     rest_s: float
-    """After so long what may go on is a record."""
+    """Seconds after which an unfinished record counts as complete."""
     closed_s: float
-    """After so long without growth a file is closed that was deleted, or renamed twice."""
+    """Seconds without growth after which a file is closed that was deleted, or renamed twice."""
 
 
 class PathFollower:
-    """See the module. One thread uses it.
+    """Follows the files of a path, as the module says. One thread uses it.
+
+    knows: returns True if a file is read already, by this lane or another. is_found: returns True if the source's
+    patterns find it.
 
     knows: whether a file is read already, by this lane or another. is_found: whether the source's patterns find it.
     at_end: a first file begins at its end.
@@ -108,39 +111,39 @@ class PathFollower:
     ) -> None:
         self.path = path
         self.streams: list[FollowedFile] = []
-        """The oldest first. All but the last are moved."""
+        """Open files, the oldest first. All but the last have been moved."""
         self.saved: list[FollowedFile] = []
         """Files that were read before and are not open yet, the oldest first. Nothing is read before they are."""
         self.truncations = 0
         self.lost_bytes = 0
-        """Of files that were truncated or deleted before they were read, as far as they had been seen."""
+        """Bytes of files that were truncated or deleted before they were read, as far as their size was seen."""
         self._reading = reading
         self._knows = knows
         self._is_found = is_found
         self._at_end = at_end
         self._target = path
-        """What the path last led to."""
+        """The file that the path last led to."""
         self._missed_since_ns: int | None = None
         self._unseen, self._unread = RetriedFailure(), RetriedFailure()
 
     def known(self) -> list[FollowedFile]:
-        """All its files, open or not, the oldest first."""
+        """Return all its files, open or not, the oldest first."""
         return [*self.streams, *self.saved]
 
     @property
     def trouble(self) -> str:
-        """Why a file of it cannot be read now; empty when all can."""
+        """The reason why one of its files cannot be read now; empty if all can."""
         return self._unseen.text or self._unread.text
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is read until the next attempt."""
+        """True if nothing is read until the next attempt."""
         return bool(self.saved or self._unread.text)
 
     # ---- which files there are
 
     def restore(self, now: float) -> None:
-        """Goes on with the files of `saved`: each at its path, or at a name that rotation gave it."""
+        """Open the files of `saved` again, each at its path or at a name that rotation gave it, and continue there."""
         if now < self._unseen.retry_at:
             return
         while self.saved:
@@ -163,8 +166,9 @@ class PathFollower:
             del self.saved[0]
 
     def _opened_again(self, stream: FollowedFile) -> tuple[Path, int] | None:
-        """Where a file is that was read before, and its descriptor. None: it is gone. Raises OSError if it may be one
-        that cannot be read now.
+        """Return the place and the descriptor of a file that was read before. None: it does not exist any more.
+
+        Raises OSError if it may be one that cannot be read now.
         """
         unreadable: OSError | None = None
         # A file that has its name is found without listing directories, which may not be allowed.
@@ -194,7 +198,7 @@ class PathFollower:
         return None
 
     def look_at_path(self, now: float) -> None:
-        """Looks what has become of the path."""
+        """Check which file the path has now, and add or move files accordingly."""
         if self.saved or now < self._unseen.retry_at:
             return
         try:
@@ -206,7 +210,7 @@ class PathFollower:
             self._at_end = False
 
     def _stat_path(self, now: float, *, is_cut: bool = False) -> None:
-        """is_cut: what is at the path was truncated. Raises OSError."""
+        """Update the file that is at the path. is_cut: that file was truncated. Raises OSError."""
         current = self.streams[-1] if self.streams and not self.streams[-1].is_moved else None
         try:
             stat = os.stat(self.path)
@@ -235,7 +239,7 @@ class PathFollower:
             self.streams.append(stream)
 
     def _opened_at_path(self, stat: os.stat_result, now: float) -> FollowedFile | None:
-        """The file that was at the path just now. None: it is there no longer. Raises OSError."""
+        """Open the file that was at the path just now. None: it is not there any more. Raises OSError."""
         target = Path(os.path.realpath(self.path))
         try:
             stream = FollowedFile.opened(self.path, self.path, now=now)
@@ -254,7 +258,9 @@ class PathFollower:
         return stream
 
     def _add_missed(self, now: float, *, is_cut: bool = False) -> bool:
-        """Files that had the path while nobody looked: renamed or copied, and written to since the last known one was.
+        """Add files that had the path unobserved: renamed or copied, and written to since the last known one was.
+
+        Returns True if there are any.
 
         Whether there are any. They come before the file that has the path now, if that is known already. is_cut: that
         is not known, but was truncated, not renamed. Raises OSError if one of them cannot be read now.
@@ -299,7 +305,7 @@ class PathFollower:
         return bool(found)
 
     def _truncated(self, stream: FollowedFile, now: float) -> None:
-        """Goes on in the copy of a file that was truncated; what is at its path is another file from now on."""
+        """Continue in the copy of a file that was truncated; the file at its path counts as another one from now on."""
         was_at_path = not stream.is_moved
         fd = self._copy_of(stream)
         self.truncations += 1
@@ -313,7 +319,7 @@ class PathFollower:
             self._stat_path(now, is_cut=True)
 
     def _copy_of(self, stream: FollowedFile) -> int | None:
-        """The file that has what this one had, and was written to since this one was: others may begin alike.
+        """Return the file that holds what this one held, and was written to since: several may begin alike.
 
         The oldest of several: later ones are copies of what came after the truncation. One of which nothing was read
         may be any: `_add_missed` finds it. Raises OSError for one that cannot be read now.
@@ -356,7 +362,7 @@ class PathFollower:
     # ---- reading
 
     def read(self, now: float, count_max: int) -> RecordBlock | None:
-        """The next records of the oldest file that has any. None: there are none now."""
+        """Return the next records of the oldest file that has any. None: there are none now."""
         if self.saved or now < self._unread.retry_at:
             return None
         for stream in list(self.streams):
@@ -378,7 +384,7 @@ class PathFollower:
         return None
 
     def _read(self, stream: FollowedFile, now: float, count_max: int) -> tuple[RecordBlock | None, bool]:
-        """The next records of a file, and whether later files have to wait. Raises OSError."""
+        """Return the next records of a file, and True if later files have to wait. Raises OSError."""
         size, mtime_ns = stream.size, stream.mtime_ns
         try:
             has_changed = stream.stat_file(now)
@@ -406,7 +412,9 @@ class PathFollower:
         return None, False
 
     def _reopen(self, stream: FollowedFile) -> None:
-        """After a failed read: the mount may be another one by now, for which an old descriptor is of no use."""
+        """Open a file again after a failed read: the mount may be another one, for which an old descriptor is
+        useless.
+        """
         try:
             found = self._opened_again(stream)
         except OSError:
@@ -423,7 +431,9 @@ class PathFollower:
         return RecordBlock(stream, stream.position, records, data) if records else None
 
     def _is_over(self, stream: FollowedFile, now: float) -> bool:
-        """Whether it may be forgotten: read to its end, not written to any more, and never found as a new one."""
+        """Return True if a file can be forgotten: read to its end, no longer written to, and never found as a
+        new one.
+        """
         if not stream.is_moved or now - stream.grown_at < self._reading.closed_s:
             return False
         is_followed = len(self.streams) - self.streams.index(stream) > 2
@@ -435,7 +445,7 @@ class PathFollower:
 
 
 def _is_copy(fd: int, of: int) -> bool:
-    """Whether a file is a copy of another, or of its beginning, as far as times, first and last bytes tell.
+    """Return True if a file is a copy of another, or of its beginning, as far as times, first and last bytes tell.
 
     One that is older and begins alike is a copy of what was there before. Raises OSError.
     """
@@ -455,7 +465,7 @@ def _is_deleted(stream: FollowedFile) -> bool:
 
 
 def _opened(path: Path) -> int | None:
-    """None: it is gone. Raises OSError."""
+    """Return the opened file. None: it does not exist any more. Raises OSError."""
     try:
         return open_to_read(path)
     except GONE:

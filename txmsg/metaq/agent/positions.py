@@ -1,4 +1,4 @@
-"""How far each file of a source is read, on disk: replaced as a whole, with a checksum."""
+"""The position up to which each file of a source is read, on disk: replaced as a whole, with a checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = 1
 
 
 def read_positions(path: Path) -> list[FollowedFile] | None:
-    """The files, without being opened, or None when the source has not run. Raises StorageError for a damaged one."""
+    """Return the files, not opened, or None if the source has never run. Raises StorageError for damaged positions."""
     try:
         told = read_checked(path)
         if told["version"] != _VERSION:
@@ -29,7 +29,7 @@ def read_positions(path: Path) -> list[FollowedFile] | None:
 
 
 def write_positions(path: Path, streams: Iterable[FollowedFile]) -> None:
-    """On disk on return. Raises StorageError."""
+    """Write the positions, on disk on return. Raises StorageError."""
     streams = list(streams)
     write_checked(path, {"version": _VERSION, "files": [stream.told() for stream in streams]})
     for stream in streams:

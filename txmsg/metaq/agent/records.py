@@ -1,4 +1,7 @@
-"""Bytes of a file as records: lines, or several lines that belong together. Pure; works on blocks, not on lines."""
+"""Splits bytes of a file into records: lines, or several lines that belong together.
+
+Pure; works on blocks, not on lines.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ STREAM_ID_SIZE_BYTES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive records. ends: where each ends, with its line end, counted from the first byte that was cut."""
+    """Consecutive records. ends: the end of each, with its line end, counted from the first byte that was cut."""
 
     bodies: Sequence[bytes]
     ends: Sequence[int]
@@ -31,11 +34,11 @@ class Records:
 
     @property
     def size_bytes(self) -> int:
-        """From the first byte to the end of the last record."""
+        """The size from the first byte to the end of the last record."""
         return self.ends[-1] if self.ends else 0
 
     def first(self, count: int) -> Records:
-        """As many of them."""
+        """Return this many of them, from the first on."""
         return self if count >= len(self.bodies) else Records(self.bodies[:count], self.ends[:count])
 
 
@@ -55,14 +58,17 @@ class RecordSplitter:
 
     @property
     def block_size_bytes_least(self) -> int:
-        """From this size on data has a record, or a piece of one, which a further byte would not change.
+        """The size from which on data has a record, or a piece of one, that a further byte would not change.
+
+        The longest record, its line end and a byte more; and the bytes of the next line that decide whether it
+        continues the record.
 
         The longest record, its line end and a byte more; and as much of the next line as tells whether it goes on.
         """
         return self._size_bytes_max + 3 + (self._size_bytes_max if self._start is not None else 0)
 
     def cut(self, data: bytes, *, is_end: bool) -> Records:
-        """The records that data begins with. What may go on is left, unless is_end: nothing follows."""
+        """Return the records that data begins with. One that may continue is left, unless is_end: nothing follows."""
         whole = data.rfind(b"\n") + 1
         known = len(data)
         if self._start is None:
@@ -87,7 +93,9 @@ class RecordSplitter:
         return Records(self._as_text(bodies), ends)
 
     def _starts(self, data: bytes, known: int, *, is_end: bool) -> list[int]:
-        """Where records begin, in as much as is known, after the first.
+        """Return the starts of records after the first, as far as they are known.
+
+        Of a line that is longer than a record may be, only the size of a record counts: no more of it may have come.
 
         Of a line that is longer than a record may be, only so much counts: no more of it may have come.
         """
@@ -105,7 +113,9 @@ class RecordSplitter:
         return sorted(right)
 
     def _in_pieces(self, bodies: Sequence[bytes], ends: Sequence[int], rest: bytes) -> tuple[list[bytes], list[int]]:
-        """The same, whether a long record has come whole or not: ids of pieces must not depend on it."""
+        """Cut long records into pieces, the same if they have come whole or in part: ids of pieces must not depend on
+        it.
+        """
         size, begin = self._size_bytes_max, 0
         pieces, piece_ends = list[bytes](), list[int]()
         for body, end in [*zip(bodies, ends, strict=True), (_without_line_end(rest), 0)]:
@@ -142,7 +152,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 
 
 def check_encoding(name: str) -> str:
-    """An encoding in which a line feed is one byte, as in ASCII. Raises MisuseError."""
+    """Check that a line feed is one byte in an encoding, as in ASCII. Raises MisuseError."""
     try:
         is_usable = "\na".encode(name) == b"\na"
     except LookupError:
@@ -158,7 +168,10 @@ def check_encoding(name: str) -> str:
 
 
 def ids_of(stream_id: bytes, base: int, ends: Sequence[int]) -> bytes:
-    """The transaction ids of records, 16 bytes each: the stream, and where the record ends in it. UUIDs of version 8.
+    """Return the transaction ids of records, 16 bytes each: the stream, and the record's end in it. UUIDs of version 8.
+
+    The end and not the begin: a record at the end of a file that was sent before it had all its lines differs from the
+    one with all of them, so receivers that drop repeats drop neither.
 
     The end and not the begin: a record at the end of a file that was sent before it had all its lines is another one
     than that with all of them, so that who drops repeats drops neither.
@@ -171,6 +184,6 @@ def ids_of(stream_id: bytes, base: int, ends: Sequence[int]) -> bytes:
 
 
 def stream_and_end_of(transaction_id: bytes) -> tuple[bytes, int]:
-    """Of an id of `ids_of`: what all records of a file have in common, and where the record ends in the file."""
+    """Return the two parts of an id of `ids_of`: the part that all records of a file share, and the record's end."""
     low = int.from_bytes(transaction_id[8:], "big")
     return transaction_id[:8] + (low >> _OFFSET_BITS).to_bytes(2, "big"), low & (1 << _OFFSET_BITS) - 1

@@ -1,4 +1,7 @@
-"""A source: finds its files, reads what is new in them, and hands it on. A thread for each.
+"""A source: finds its files, reads what is new in them, and appends it. A thread for each.
+
+Everything it needs is opened and retried on its thread, so that its failures affect no other source: a damaged spool or
+positions that cannot be read hold the source, a file that cannot be read holds its lane.
 
 Whatever it needs is opened on its thread and tried again there, so that its trouble is its own: a damaged spool or
 positions that cannot be read hold the source, a file that cannot be read holds its lane.
@@ -38,10 +41,10 @@ from txmsg.wire.access.rate import TokenBucket
 _log = EventLog(__name__)
 
 _RECORDS_MAX: Final = 262_144
-"""Of one file in one append: a block of line feeds is as many records."""
+"""Records of one file in one append: a block of line feeds is as many records."""
 _REFUSED_S: Final = 5.0
 _DAMAGED_S: Final = 15.0
-"""Longer: each attempt reads the spool."""
+"""Seconds until a damaged spool is tried again. Longer than other pauses: each attempt reads the spool."""
 _RATE_LOOK_S: Final = 0.25
 _FULL_S: Final = 0.5
 _JOIN_S_MAX: Final = 60.0
@@ -49,18 +52,18 @@ _JOIN_S_MAX: Final = 60.0
 
 @dataclass(slots=True)
 class SourceCounts:
-    """What a source has done since it started."""
+    """Counters of a source since it started."""
 
     lines: int = 0
     """Records that are in the log or in the spool."""
     bytes: int = 0
-    """Of the files."""
+    """Bytes of the files that these records were."""
     truncations: int = 0
     lost_bytes: int = 0
 
 
 class Source:
-    """See the module. `step` is one round; `run` repeats it. agent: the agent's name."""
+    """A source, as the module says. `step` is one round; `run` repeats it. agent: the agent's name."""
 
     def __init__(
         self,
@@ -77,10 +80,10 @@ class Source:
         self.config = config
         self.counts = SourceCounts()
         self.failure = ""
-        """Why nothing is read now; empty when all is well."""
+        """The reason why nothing is read now; empty if it reads."""
         self.lanes: dict[Path, PathFollower] = {}
         self.stepped_at = clock()
-        """When the last round began."""
+        """The time at which the last round began."""
         self._agent = agent
         self._clock = clock
         self._save_s = save_s
@@ -102,16 +105,16 @@ class Source:
     # ---- life
 
     def start(self) -> None:
-        """Begins to read."""
+        """Start the thread that reads."""
         self.outlet.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Has it end after the append under way."""
+        """Ask the thread to end after the append under way; does not wait for it."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Waits for its end. Positions are on disk then. Closing twice is fine."""
+        """Wait until the thread has ended. Positions are on disk then. Closing twice is fine."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S_MAX)
@@ -120,7 +123,7 @@ class Source:
             lane.close()
 
     def apply_settings(self, config: SourceConfig) -> None:
-        """From now on the live settings of this one hold."""
+        """Apply the live settings of this configuration from now on."""
         if config.lines_per_s != self.config.lines_per_s:
             self._bucket = TokenBucket(config.lines_per_s, self._clock()) if config.lines_per_s else None
         self.config = replace(self.config, **{name: getattr(config, name) for name in LIVE})
@@ -161,7 +164,9 @@ class Source:
     # ---- one round
 
     def step(self) -> float:
-        """Looks at all files once; how long to wait then, in seconds.
+        """Check all files once, and return the seconds to wait until the next round.
+
+        Raises the errors of the output, and StorageError for positions that cannot be read or written.
 
         Raises what the outlet raises, and StorageError for positions that cannot be read or written.
         """
@@ -245,7 +250,7 @@ class Source:
         return Append(self.config.topic, queue, encode(columns, self._compression))
 
     def _ordering_key(self, path: Path) -> str:
-        """AGENT:PATH. All that is known of a line's origin, and what keeps the lines of a path in one queue."""
+        """Return AGENT:PATH: the known origin of a line, which keeps the lines of a path in one queue."""
         key = os.fsencode(f"{self._agent}:{path}")
         if len(key) > KEY_SIZE_BYTES_MAX:
             key = b"%s:%s" % (self._agent.encode(), blake2b(key, digest_size=16).hexdigest().encode())
@@ -267,7 +272,7 @@ class Source:
                 del self.lanes[path]
 
     def _paths(self, now: float) -> set[Path]:
-        """The files there are now that the source follows. Notes their inodes."""
+        """Return the files that exist now and that the source follows. Records their inodes."""
         found: set[Path] = set()
         self._found.clear()
         for pattern in self.config.paths:
@@ -286,7 +291,7 @@ class Source:
         return found
 
     def _look_at_place(self, pattern: str, now: float) -> None:
-        """Tells of a pattern whose directory, or whose only file, cannot be looked at: `glob` finds nothing there."""
+        """Report a pattern whose directory, or whose only file, cannot be accessed: `glob` finds nothing there."""
         place = _place_of(pattern)
         trouble = self._unlisted.setdefault(pattern, RetriedFailure())
         try:
@@ -333,15 +338,15 @@ class Source:
     # ---- what is told
 
     def files(self) -> int:
-        """Files that are open."""
+        """Return the number of open files."""
         return sum(len(lane.streams) for lane in list(self.lanes.values()))
 
     def unread_bytes(self) -> int:
-        """Of all files, when they were last looked at."""
+        """Return the unread bytes of all files, when they were last checked."""
         return sum(stream.unread_bytes for stream in self._streams())
 
     def troubles(self) -> list[str]:
-        """Files and directories that cannot be read now, and why."""
+        """Return the files and directories that cannot be read now, with the reasons."""
         found = [lane.trouble for lane in list(self.lanes.values())]
         found += [trouble.text for trouble in list(self._unlisted.values())]
         return [text for text in found if text]
@@ -354,7 +359,7 @@ class Source:
 
 
 def _place_of(pattern: str) -> str:
-    """The directory below which a pattern finds files; of a path without * ? [] the path itself."""
+    """Return the directory below which a pattern finds files; of a path without * ? [] the path itself."""
     if not glob.has_magic(pattern):
         return pattern
     place = pattern

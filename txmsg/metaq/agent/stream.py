@@ -1,4 +1,9 @@
-"""One file, whatever it is called, and how far it is read.
+"""One followed file, under any name, and the position up to which it is read.
+
+It is told from others by its device, its inode and fingerprints of the bytes that were read of it: an inode alone is
+given to another file as soon as this one is deleted. Its name for receivers (`id`) is random and kept with the
+position. It is not derived from these: two files that begin alike would be one to receivers, and the lines of the
+second one repeats.
 
 It is told from others by its device, its inode and fingerprints of what was read of it: an inode alone is given to
 another file as soon as this one is deleted. Its name for receivers (`id`) is random and kept with the position. It is
@@ -23,12 +28,12 @@ TAIL_SIZE_BYTES: Final = 256
 
 
 class Truncated(Exception):
-    """The file has another content than before: it was cut, or its inode is another file's by now."""
+    """Another content in the file than before: it was cut, or its inode belongs to another file now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Of some bytes of a file."""
+    """A checksum of some bytes of a file."""
 
     size: int = 0
     digest: str = ""
@@ -38,41 +43,41 @@ class Fingerprint:
         return cls(len(data), blake2b(data, digest_size=16).hexdigest())
 
     def is_at(self, fd: int, at: int) -> bool:
-        """Whether these bytes are in a file at this place. None are everywhere."""
+        """Return True if these bytes are in a file at this position. No bytes are at every position."""
         return not self.size or Fingerprint.of(os.pread(fd, self.size, at)) == self
 
 
 @dataclass(slots=True)
 class FollowedFile:
-    """A file that is read. `fd` is open as long as it may have something that was not read."""
+    """A file that is read. `fd` is open as long as it may have unread bytes."""
 
     id: bytes
     path: Path
-    """What it was called when it was found: its lines are known by this name whatever becomes of the file."""
+    """The name under which it was found: its lines keep this name, even if the file is renamed."""
     fd: int
     device: int
     inode: int
     position: int = 0
-    """Everything before it is in the log, or in the spool."""
+    """Everything before this position is in the log, or in the spool."""
     head: Fingerprint = Fingerprint()
-    """Of its first bytes, as far as they were read. On disk before any of them is sent."""
+    """Fingerprint of its first bytes, as far as they were read. On disk before any of them is sent."""
     tail: Fingerprint = Fingerprint()
-    """Of the last ones before the position: a file may begin as the one before did."""
+    """Fingerprint of the last bytes before the position: a file may begin as the one before did."""
     size: int = 0
-    """When it was last looked at."""
+    """The file's size when it was last checked."""
     mtime_ns: int = 0
     is_moved: bool = False
-    """Another file has its path now, or none."""
+    """True if another file has its path now, or none."""
     grown_at: float = 0.0
-    """When it was last seen to grow, by the source's clock."""
+    """The time at which it was last seen to grow, by the source's clock."""
     is_saved: bool = False
-    """Whether its id is on disk. Before that, and before its head is, nothing of it is sent."""
+    """True if its id is on disk. Before that, and before its head is on disk, nothing of it is sent."""
     target: Path = Path()
-    """The file that its path led to when it was opened: after a link leads elsewhere, it is found there."""
+    """The file that its path led to when it was opened: after a link changes, it is found there."""
 
     @classmethod
     def opened(cls, path: Path, name: Path, *, now: float) -> FollowedFile:
-        """A file that was not read before. name: the path that it belongs to. Raises OSError."""
+        """Open a file that was not read before. name: the path that it belongs to. Raises OSError."""
         fd = open_to_read(path)
         stat = os.fstat(fd)
         return cls(
@@ -85,11 +90,11 @@ class FollowedFile:
         return max(0, self.size - self.position)
 
     def is_file(self, stat: os.stat_result) -> bool:
-        """Whether this is its file, as far as device and inode tell."""
+        """Return True if this is its file, as far as device and inode tell."""
         return (stat.st_dev, stat.st_ino) == (self.device, self.inode)
 
     def skip_to_end(self) -> None:
-        """Begins after the last line that is there now."""
+        """Begin after the last line that is there now."""
         begin = max(0, self.size - 65_536)
         data = os.pread(self.fd, self.size - begin, begin)
         line_end = data.rfind(b"\n") + 1
@@ -97,7 +102,10 @@ class FollowedFile:
         self._extend_head()
 
     def stat_file(self, now: float) -> bool:
-        """Looks how large it is; whether it was written to. Raises Truncated if it is smaller than what was read."""
+        """Update the size, and return True if the file was written to.
+
+        Raises Truncated if it is smaller than what was read.
+        """
         stat = os.fstat(self.fd)
         if stat.st_size < self.position:
             raise Truncated
@@ -108,7 +116,9 @@ class FollowedFile:
         return has_changed
 
     def read(self, size_bytes: int) -> bytes:
-        """What follows the position. Raises Truncated when it belongs to another content.
+        """Read the bytes after the position. Raises Truncated if they belong to another content.
+
+        Compares fingerprints after reading: what was read before a truncation is right in any case.
 
         Compared after reading: what was read before a truncation is right whatever comes later.
         """
@@ -119,16 +129,16 @@ class FollowedFile:
         return data
 
     def is_content_of(self, fd: int) -> bool:
-        """Whether a file holds what was read of this one, as far as fingerprints tell."""
+        """Return True if a file holds the bytes that were read of this one, as far as fingerprints tell."""
         return self.head.is_at(fd, 0) and self.tail.is_at(fd, self.position - self.tail.size)
 
     def begin_content(self, data: bytes) -> None:
-        """Its first bytes are about to be sent: from now on its id is for this content alone."""
+        """Record that its first bytes are about to be sent: from now on its id is for this content alone."""
         if not self.position:
             self.head = Fingerprint.of(data[:HEAD_SIZE_BYTES])
 
     def advance(self, data: bytes) -> None:
-        """These bytes, which `read` returned, are in the log, or in the spool."""
+        """Record that these bytes, which `read` returned, are in the log, or in the spool."""
         self.begin_content(data)
         self.position += len(data)
         self.tail = Fingerprint.of(data[-TAIL_SIZE_BYTES:])
@@ -145,7 +155,10 @@ class FollowedFile:
                 self.head = Fingerprint.of(data)  # else it was truncated since: the next read finds that
 
     def move_to(self, fd: int) -> None:
-        """Goes on in a copy of the file, which is to be on disk before more is sent.
+        """Continue in a copy of the file, which must be on disk before more is sent.
+
+        Otherwise, if the truncated file were renamed or deleted before a crash, nothing would lead to the copy: it
+        would be read as a new file, from its beginning.
 
         Else, were the truncated file renamed or deleted before a crash, nothing would lead to the copy: it would be
         read as a new file, from its beginning.
@@ -157,19 +170,19 @@ class FollowedFile:
         self.size, self.mtime_ns, self.is_moved = stat.st_size, stat.st_mtime_ns, True
 
     def reopen(self, fd: int) -> None:
-        """Goes on in the same file, opened again. Its device may be known by another number by now."""
+        """Continue in the same file, opened again. Its device may have another number by now."""
         device = os.fstat(fd).st_dev
         self.close()
         self.fd, self.device = fd, device
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it has no name any more. Raises OSError."""
+        """True if the file has no name any more. Raises OSError."""
         return os.fstat(self.fd).st_nlink == 0
 
     @property
     def name(self) -> str:
-        """What its file is called now, where the system tells."""
+        """The file's current name, if the system tells it."""
         try:
             return os.readlink(f"/proc/self/fd/{self.fd}")
         except OSError:
@@ -183,7 +196,7 @@ class FollowedFile:
     # ---- on disk
 
     def told(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return it as JSON values, to be stored."""
         return {
             "id": self.id.hex(), "path": str(self.path), "device": self.device, "inode": self.inode,
             "position": self.position, "head": [self.head.size, self.head.digest],
@@ -193,7 +206,9 @@ class FollowedFile:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> FollowedFile:
-        """The inverse of `told`, without its file. Raises KeyError, ValueError, TypeError for anything else.
+        """Return the file of stored values, without opening it: the inverse of `told`.
+
+        Raises KeyError, ValueError, TypeError for others.
 
         target: an earlier release wrote none.
         """
@@ -207,7 +222,10 @@ class FollowedFile:
 
 
 def open_to_read(path: Path) -> int:
-    """Raises OSError; IsADirectoryError for what is no file. Not waiting, as the open of a pipe does."""
+    """Open a file to read it. Raises OSError; IsADirectoryError for anything but a regular file.
+
+    Does not wait, as opening a pipe would.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -216,5 +234,5 @@ def open_to_read(path: Path) -> int:
 
 
 def head_of(fd: int) -> bytes:
-    """The first bytes of a file."""
+    """Return the fingerprint of the first bytes of a file."""
     return os.pread(fd, HEAD_SIZE_BYTES, 0)

@@ -24,7 +24,9 @@ _DIRECTORIES: Final = ("queues", "keys", "groups", "damaged")
 def begin_copy(
     root: Path, copy: CopyOf | None, identity: LogIdentity, begin: int, ends: Mapping[LogQueue, int]
 ) -> None:
-    """Makes an empty log that goes on at `begin`, and its queues at `ends`. Deletes what is there.
+    """Make an empty log that continues at `begin`, and its queues at `ends`. Deletes an existing one.
+
+    After a crash it is repeated: until the end a copy is not begun, and any other log has no `log.json`.
 
     After a crash it is done again: until the end a copy is not begun, and any other log has no `log.json`.
     """

@@ -27,7 +27,9 @@ _SIZE_END: Final = 12
 
 
 class BeginAgain(Exception):
-    """The leader has deleted what follows the copy, or the copy is empty: it starts where the leader's log begins."""
+    """The copy must start where the leader's log begins: it is empty, or the leader has deleted the files that follow
+    it.
+    """
 
     def __init__(self, head: pb.CopyLogHead) -> None:
         super().__init__(f"the leader begins at position {head.position}")
@@ -48,10 +50,13 @@ class Copier:
         self.copy_id = copy_id
         self.tail = tail_of(log.root, log.synced)
         self.leader_end = 0
-        """Where the leader ended when it was asked last."""
+        """The leader's end in its last reply."""
 
     def run_once(self, wait_s: float = 0.0) -> None:
-        """Asks for what follows, and takes it. Waits up to wait_s for the first of it.
+        """Request the frames that follow, and append them. Waits up to wait_s for the first of them.
+
+        Raises BeginAgain, CopyDiverged, CorruptLog for frames that are damaged at the leader or on the way,
+        StorageError, and the errors of a call.
 
         Raises BeginAgain, CopyDiverged, CorruptLog for frames that are damaged at the leader or on the way,
         StorageError, and what a call raises.
@@ -86,7 +91,7 @@ class Copier:
             )
 
     def _write_frames(self, first: int, parts: list[memoryview]) -> tuple[list[memoryview], int]:
-        """Writes the whole frames of what came. Returns what is left, the begin of a frame, and its size if known."""
+        """Write the whole frames of these bytes. Returns the rest, the begin of a frame, and its size if known."""
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         headers, size_bytes, needed_bytes = whole_frames(data, self.tail.position, self._log.identity.log_id)
         if headers:
@@ -98,14 +103,15 @@ class Copier:
         return [data[size_bytes:]], needed_bytes
 
     def _delete_before(self, begin: int) -> None:
-        """Deletes the files that the leader has deleted."""
+        """Delete the files that the leader has deleted."""
         if begin > self._begin:
             self._log.delete_old(size_bytes_max=self._log.synced - begin)
             self._begin = begin
 
 
 def whole_frames(data: memoryview, position: int, log_id: int) -> tuple[list[Header], int, int]:
-    """The frames that are whole in these bytes of a log, how many bytes they are, and the size of the one behind them.
+    """Return the frames that are whole in these bytes of a log, their size in bytes, and the size of the one behind
+    them.
 
     That is 0 if its size is not there. Raises CorruptLog for a frame that is damaged, or not of this place.
     """

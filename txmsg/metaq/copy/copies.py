@@ -15,9 +15,9 @@ from txmsg.errors import Overloaded
 COPIES_MAX: Final = 64
 """Copies of a log; more are refused."""
 FORGOTTEN_S: Final = 600.0
-"""A copy that was silent for so long is not listed any more."""
+"""Seconds of silence after which a copy is not listed any more."""
 AWAY_S: Final = 5.0
-"""A copy that was silent for so long is away. It asks every second at the latest."""
+"""Seconds of silence after which a copy is away. It asks every second at the latest."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,9 @@ class Copy:
 
 
 class Copies:
-    """The copies of one log. required: how many an append waits for; timeout_s: for how long.
+    """The copies of one log. required: the number that an append waits for; timeout_s: the longest wait.
+
+    goes_on: True if appends that do not request copies themselves continue without them while some are missing.
 
     goes_on: whether appends that do not request copies themselves continue without them while some are missing.
     """
@@ -46,7 +48,7 @@ class Copies:
         self._changed = asyncio.Event()
 
     def heard(self, copy_id: bytes, name: str, position: int) -> None:
-        """A copy has said how far it is. Raises Overloaded for one too many."""
+        """Record the progress that a copy reports. Raises Overloaded for one too many."""
         now = self._clock()
         copy = self._copies.get(copy_id)
         if copy is None:
@@ -59,24 +61,24 @@ class Copies:
         self._changed = asyncio.Event()
 
     def forget_copy(self, copy_id: bytes) -> None:
-        """A copy has begun again: nothing of it counts until it says more."""
+        """Forget the progress of a copy that has begun again, until its next report."""
         self._copies.pop(copy_id, None)
 
     def all(self) -> Sequence[tuple[Copy, float]]:
-        """Those that were heard of lately, each with the seconds since."""
+        """Return the copies heard of lately, each with the seconds since."""
         now = self._clock()
         return [(copy, now - copy.heard_at) for copy in self._copies.values() if now - copy.heard_at < FORGOTTEN_S]
 
     def in_touch(self) -> int:
-        """How many are not away."""
+        """Return the number of copies that are not away."""
         return sum(silent_s < AWAY_S for _, silent_s in self.all())
 
     def having(self, position: int) -> int:
-        """How many have everything before this position on disk."""
+        """Return the number of copies that have everything before this position on disk."""
         return sum(copy.position >= position for copy in self._copies.values())
 
     async def reached(self, position: int) -> bool:
-        """Whether as many copies as are required have this on disk, in time."""
+        """Wait until as many copies as are required have this on disk; return False if they do not in time."""
         try:
             async with asyncio.timeout(self.timeout_s):
                 while self.having(position) < self.required:

@@ -40,7 +40,7 @@ _GROUP_TOPICS: Final = (RETRIES, DEAD_LETTERS)
 
 
 def state_of(log: LocalLog) -> pb.LogStateReply:
-    """Everything beside the frames of a log that this process writes."""
+    """Return everything beside the frames of a log that this process writes."""
     reply = pb.LogStateReply(own=sets_of_queues(sorted(LogQueue(*queue) for queue in log.writer.own_queues)))
     for topic, settings in read_topics(log.root).items():
         reply.topics.add(topic=topic, settings=wire_settings(settings))
@@ -80,7 +80,10 @@ class CopyState:
         self._own = {LogQueue(*queue) for queue in queues_in_doubt(log.root)}
 
     def write_changes(self, told: pb.LogStateReply, copy_log: Callable[[pb.GroupLog], bool]) -> None:
-        """Writes what has changed.
+        """Write the parts of the state that have changed.
+
+        copy_log: copies the log of a group, and returns True if it has the reported messages. Offsets are written after
+        it, or a message that failed could be behind the offset of its group, and not yet among the retries.
 
         copy_log: copies the log of a group, and says whether it has what was told. Offsets come after it, or a message
         that failed could be behind the offset of its group, and not yet among the retries.
@@ -138,7 +141,7 @@ def _known(offsets: Mapping[LogQueue, int | None]) -> dict[LogQueue, int]:
 
 
 def _checked(queues: Collection[LogQueue]) -> Collection[LogQueue]:
-    """Names become paths, and lines of a file."""
+    """Check names that become paths, and lines of a file."""
     for topic in {queue.topic for queue in queues}:
         check_name("topic", topic)
     return queues

@@ -40,18 +40,20 @@ from txmsg.wire.v1.metaq_rpc import MetaQCopies
 _log = EventLog(__name__)
 
 _WAIT_S: Final = 1.0
-"""A copy that hears of nothing asks again so soon: this tells its leader that it is there."""
+"""Seconds after which a copy without news asks again: this tells its leader that it is there."""
 _BESIDE_S: Final = 1.0
 _BESIDE_SHARE: Final = 20
-"""What takes long is asked for that much less often."""
+"""The share of time for requests of the state: slow ones are made that much less often."""
 _BACK_OFF_S_MAX: Final = 1.0
 _ANSWER_S: Final = 10.0
 AGAIN: Final = (BrokerUnavailable, OutcomeUnknown, CorruptLog, StorageError, Unauthenticated, PermissionDenied)
-"""What passes without a restart: the leader is away, has damaged frames, or lets nobody in; a disk is full."""
+"""Errors that pass without a restart: the leader is away, has damaged frames, or refuses the copy; a disk is full."""
 
 
 def begin_if_new(server: RemoteServer, root: Path) -> bool:
-    """Makes the directory of a copy that has nothing yet, or was not begun to the end. False: it is there.
+    """Make the directory of a copy that has nothing yet, or was not begun to the end. Returns False if it is there.
+
+    Raises the errors of a call.
 
     Raises what a call raises.
     """
@@ -78,6 +80,8 @@ def _new_copy(leader: str) -> CopyOf:
 class Follower:
     """Follows the leader with a log that is opened with `follows`. on_frames: called on its thread for new frames.
 
+    name: the copy's name in its leader's lists.
+
     name: of the copy, as its leader shows it.
     """
 
@@ -92,36 +96,36 @@ class Follower:
         self._beside = CopyState(log)
         self._closed = threading.Event()
         self.failure: TxmsgError | None = None
-        """Why it cannot go on, once it has ended by itself."""
+        """The reason why it cannot continue, once it has ended by itself."""
         self.begins_again = False
-        """Whether it has ended as its log has to be opened once more, and begins where its leader does."""
+        """True if it has ended because its log must be opened once more, and starts where its leader's begins."""
         self._troubles: dict[str, str] = {}
         self.heard_at = time.monotonic()
-        """When its leader answered last, by time.monotonic(); when it began, if it never has."""
+        """The time of its leader's last reply, by time.monotonic(); the start time, if there was none."""
 
     @property
     def trouble(self) -> str:
-        """Why it does not get on at the moment; empty: it does."""
+        """The reason why it makes no progress at the moment; empty if it does."""
         return next(iter(self._troubles.values()), "")
 
     def silent_s(self) -> float:
-        """How long its leader has not answered."""
+        """Return the seconds since its leader's last reply."""
         return time.monotonic() - self.heard_at
 
     @property
     def behind_bytes(self) -> int:
-        """What it lacked then."""
+        """The bytes of the leader's log that the copy had not yet received at the leader's last reply."""
         return max(0, self._copier.leader_end - self._copier.tail.position)
 
     def close(self) -> None:
-        """Has both threads end soon."""
+        """Ask both threads to stop; does not wait for them."""
         self._closed.set()
         self._server.close()
 
     # ---- frames
 
     def run(self) -> None:
-        """Copies frames until it is closed, or cannot go on: see `failure` and `begins_again`."""
+        """Copy frames until it is closed, or cannot continue: see `failure` and `begins_again`."""
         beside = threading.Thread(target=self._run_beside, name="txmsg-metaq-beside")
         beside.start()
         try:
@@ -135,7 +139,7 @@ class Follower:
             beside.join()
 
     def _repeat(self, what: str, work: Callable[[], None]) -> None:
-        """What may pass by itself is logged once, and tried again."""
+        """Repeat a step; an error that may pass by itself is logged once, and the step tried again."""
         back_off_s = 0.05
         while not self._closed.is_set():
             try:
@@ -168,7 +172,7 @@ class Follower:
             self._on_frames()
 
     def _follow(self) -> None:
-        """The leader has what is here: so it can be followed, also if this one led before."""
+        """Begin to follow: the leader has what is here. So it can be followed even if this log led before."""
         copy = self._copy or CopyOf(self._server.address, self._copier.copy_id, is_begun=True)
         self._copy = replace(copy, leader=self._server.address)
         write_copy(self._log.root, self._copy)
@@ -217,13 +221,16 @@ class Follower:
 
 
 def take_beside(server: RemoteServer, log: LocalLog, beside: CopyState, *, name: str) -> None:
-    """Takes what the leader has beside its frames, and copies the logs of groups."""
+    """Copy the leader's state beside its frames, and the logs of groups."""
     state = server.channel.call(MetaQCopies.state, pb.LogStateRequest(), timeout_s=_ANSWER_S)
     beside.write_changes(state, lambda told: _copy_group_log(server, log.root, told, name))
 
 
 def _copy_group_log(server: RemoteServer, root: Path, told: pb.GroupLog, name: str) -> bool:
-    """Nobody waits for these, and they are small: one that is not the leader's is copied again from its begin.
+    """Copy the small log of a group; one that differs from the leader's is copied again from its begin, as no append
+    waits.
+
+    Returns False if that is left to the next call.
 
     False: the next call does that.
     """

@@ -44,11 +44,11 @@ class Promoted:
 
 
 def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
-    """Stops the leader's appends, copies the rest, and makes the copy the leader, from when it is served on.
+    """Stop the leader's appends, copy the rest, and make the copy the leader, from when it is served on.
 
-    leader_is_lost: does not ask the leader. What is not here then is lost, and offsets that it may have given out are
-    passed over. Raises LogBusy while the copy follows, BrokerUnavailable when the leader does not answer, MisuseError
-    for a log that leads.
+    leader_is_lost: does not ask the leader. Messages that are not here are lost then, and offsets that it may have
+    given out are passed over. Raises LogBusy while the copy follows, BrokerUnavailable when the leader does not answer,
+    MisuseError for a log that leads.
     """
     copy = copy_of(root)
     if copy is None and fence_of(root) is None:

@@ -1,4 +1,4 @@
-"""What a leader sends to its copies: the bytes of a log from a position on. Uses no network."""
+"""The bytes of a log from a position on, which a leader sends to its copies. Uses no network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class FilePiece:
 
 
 def read_piece(root: Path, tail: CopyTail | None, end: int, size_bytes_max: int) -> FilePiece:
-    """What follows a copy's tail, up to `end`, which is on disk; maybe nothing. None: the copy has nothing yet.
+    """Return the bytes that follow a copy's tail, up to `end`, which is on disk; maybe none.
+
+    None: the copy has nothing yet.
 
     Raises CopyDiverged for a tail that is not the log's.
     """
@@ -58,7 +60,7 @@ def read_piece(root: Path, tail: CopyTail | None, end: int, size_bytes_max: int)
 
 
 def _require_shared(log: CommitLogReader, tail: CopyTail, begin: int, end: int) -> None:
-    """Raises CopyDiverged unless this log has the copy's last frame, and reaches as far."""
+    """Raise CopyDiverged unless this log has the copy's last frame, and reaches as far."""
     if tail.position > end:
         raise CopyDiverged(f"the copy ends at position {tail.position}, after the end of its leader, {end}")
     if not tail.last_crc or tail.last_position < begin:
@@ -77,14 +79,14 @@ def _require_shared(log: CommitLogReader, tail: CopyTail, begin: int, end: int) 
 
 
 def ends_before(root: Path, begin: int) -> dict[LogQueue, int]:
-    """Where queues go on of which nothing is kept from this position on: frames do not tell."""
+    """Return the ends of queues that have nothing kept from this position on: frames do not tell these ends."""
     reader = LogReader(root)
     ends = ((queue, reader.queue(*queue).end_before(begin)) for queue in queues_of(root))
     return {LogQueue(*queue): end for queue, end in ends if end is not None}
 
 
 def tail_of(root: Path, end: int) -> CopyTail:
-    """The tail of a log that ends there. Of the last frames, the one that a cell names."""
+    """Return the tail of a log that ends there: of the last frames, the one that a cell names."""
     cells = (Cells(queue_directory(root, *queue)).last() for queue in queues_of(root))
     last = max((cell for cell in cells if cell is not None), key=lambda cell: cell.position, default=None)
     return CopyTail(end) if last is None else CopyTail(end, last.position, last.header_crc)

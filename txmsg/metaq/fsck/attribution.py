@@ -1,4 +1,4 @@
-"""Which offsets stood where nothing whole stands: by headers, cells, and what a queue's frames leave out. Pure."""
+"""The offsets that damaged places held: by headers, cells, and the gaps between a queue's frames. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Piece(NamedTuple):
 
 
 def attribute(damage: Sequence[tuple[Region, list[Lost]]], queues: Mapping[QueueKey, QueueCheck], scan: Scan) -> None:
-    """Adds to each damaged place the offsets that it has taken with it, at most one range of each queue."""
+    """Add to each damaged place the offsets that it has taken with it, at most one range of each queue."""
     regions = [region for region, _ in damage]
     pieces = _pieces(regions, queues)
     for key, queue in queues.items():
@@ -56,7 +56,9 @@ def _pieces(regions: Sequence[Region], queues: Mapping[QueueKey, QueueCheck]) ->
 
 
 def _gaps(queue: QueueCheck, pieces: Sequence[_Piece], regions: Sequence[Region], scan: Scan) -> list[Gap]:
-    """What the queue's frames leave out between them; before the first and behind the last one, what pieces tell."""
+    """Return the gaps between the queue's frames; before the first and behind the last one, the offsets of known
+    pieces.
+    """
     gaps = list(queue.gaps)
     live = queue.live
     first = int(live["position"][0]) if len(live) else scan.seen
@@ -78,7 +80,9 @@ def _gaps(queue: QueueCheck, pieces: Sequence[_Piece], regions: Sequence[Region]
 
 
 def _divided(gap: Gap, pieces: Sequence[_Piece], regions: Sequence[Region]) -> list[_Piece]:
-    """The gap as ranges that follow each other, each in a damaged place; what no piece tells goes with the next one."""
+    """Return the gap as consecutive ranges, each in a damaged place; offsets of no known piece belong to the next
+    range.
+    """
     at, found = gap.begin, list[_Piece]()
     for piece in pieces:
         if at < piece.end <= gap.end:

@@ -39,7 +39,7 @@ _SUFFIXES = {"commitlog": ".log", "keys": ".keys"}
 
 @dataclass(slots=True)
 class Findings:
-    """All that a check knows, for a repair to go on from."""
+    """The findings of a check, for a repair to start from."""
 
     report: LogCheckReport
     identity: LogIdentity | None
@@ -47,16 +47,20 @@ class Findings:
     scan: Scan | None = None
     queues: dict[QueueKey, QueueCheck] = field(default_factory=dict)
     damage: list[tuple[Region, list[Lost]]] = field(default_factory=list)
-    """Positions to be taken out, each with what it must have held."""
+    """The positions to be taken out, each with the offsets that it must have held."""
 
 
 def size_bytes_of(root: Path) -> int:
-    """How much there is to read."""
+    """Return the number of bytes to read."""
     return sum(path.stat().st_size for path in (root / "commitlog").glob("*.log"))
 
 
 def check(root: Path, progress: Progress = lambda _: None) -> Findings:
-    """Reads a whole log. Raises CorruptLog when the directory is none. `progress`: how many bytes more were read.
+    """Read a whole log. Raises CorruptLog for a directory without one.
+
+    `progress`: called with the number of bytes read.
+
+    Writes of a running writer are not damage: apparent damage is checked again.
 
     What a writer does meanwhile is not damage: what looks like damage is checked again.
     """
@@ -91,7 +95,7 @@ def check(root: Path, progress: Progress = lambda _: None) -> Findings:
 
 
 def _place_of(problem: Problem) -> tuple[str, str | int]:
-    """What is the same of a problem each time it is found, however far the writer is."""
+    """Return the parts of a problem that are the same each time it is found, regardless of the writer's progress."""
     return problem.file, problem.text if problem.position is None else problem.position
 
 
@@ -109,7 +113,7 @@ def _identity(root: Path, report: LogCheckReport) -> LogIdentity | None:
 
 
 def guessed_identity(root: Path) -> LogIdentity | None:
-    """Which log it is by its frames: what most files begin with, and the latest generation."""
+    """Return the log's identity by its frames: the id that most files begin with, and the latest generation."""
     log, found = CommitLogReader(root / "commitlog"), dict[int, list[int]]()
     for first in log.files():
         end = first + log_file(log.directory, first).stat().st_size
@@ -158,7 +162,7 @@ def _check_names(root: Path, report: LogCheckReport) -> None:
 
 
 def strange_names(root: Path) -> list[str]:
-    """Files that are named as none of the log's: it does not look at them, so they may be missing elsewhere."""
+    """Return files that have no name of the log's: it ignores them, so they may be missing elsewhere."""
     strange = [name for name in _listed(root) if name not in _OWN_NAMES]
     for name, suffix in _SUFFIXES.items():
         strange += [f"{name}/{file}" for file in _listed(root / name) if not is_named(file, suffix)]
@@ -174,12 +178,12 @@ def strange_names(root: Path) -> list[str]:
 
 
 def _listed(directory: Path) -> list[str]:
-    """What is in a directory, without what a replaced file leaves when the process ends meanwhile."""
+    """Return the names in a directory, without the temporary file of a replacement that was interrupted."""
     return sorted(name for name in os.listdir(directory) if not name.endswith(".new")) if directory.is_dir() else []
 
 
 def _check_keys(root: Path, findings: Findings) -> None:
-    """Indexes of keys: one that is damaged is not used, one that is missing is made."""
+    """Check the indexes of keys: a damaged one is not used, a missing one is created."""
     assert findings.identity is not None
     for first in files_of(root / "keys", ".keys"):
         firsts = CommitLogReader(root / "commitlog").files()
@@ -224,7 +228,10 @@ def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSetti
 
 
 def damaged_regions(scan: Scan, known: Checkpoint | None, queues: dict[QueueKey, QueueCheck]) -> list[Region]:
-    """Where frames must have stood. A torn end is none, unless something says that it had been on disk."""
+    """Return the places that must have held frames.
+
+    A torn end does not count, unless something says that it had been on disk.
+    """
     regions = sorted(scan.regions, key=lambda region: region.begin)
     if known and known.begin < scan.begin:
         regions.insert(0, Region(known.begin, scan.begin, "no file holds this", is_file=False))

@@ -18,17 +18,17 @@ from txmsg.metaq.group.settings import settings_in
 
 
 def _small_logs(root: Path) -> list[Path]:
-    """The logs of retries and dead letters of all groups."""
+    """Return the logs of retries and dead letters of all groups."""
     return sorted(directory.parent for directory in root.glob("groups/*/*/commitlog"))
 
 
 def size_bytes_with_groups(root: Path) -> int:
-    """How much there is to read."""
+    """Return the number of bytes to read."""
     return sum(map(size_bytes_of, (root, *_small_logs(root))))
 
 
 def check_with_groups(root: Path, progress: Progress = lambda _: None) -> LogCheckReport:
-    """Checks a log and its groups; see `check`. Figures are those of the log itself."""
+    """Check a log and its groups; see `check`. Counts are those of the log itself."""
     report = check(root, progress).report
     report.problems += _unreadable(root)
     for log in _small_logs(root):
@@ -49,7 +49,7 @@ def check_with_groups(root: Path, progress: Progress = lambda _: None) -> LogChe
 
 
 def repair_with_groups(root: Path, progress: Progress = lambda _: None) -> list[str]:
-    """Repairs a log and the small logs of its groups; see `repair`. Files of groups are left to who knows them."""
+    """Repair a log and the small logs of its groups; see `repair`. Files of groups are left to the operator."""
     done = repair(root, progress)
     for log in _small_logs(root):
         with turn(log.with_suffix(".lock")):
@@ -58,7 +58,7 @@ def repair_with_groups(root: Path, progress: Progress = lambda _: None) -> list[
 
 
 def _unreadable(root: Path) -> Iterator[Problem]:
-    """Where groups begin and how far they are, as far as that cannot be read."""
+    """Return the files with begins and offsets of groups that cannot be read."""
 
     def look(read: Callable[[Path], Any], path: Path) -> Iterator[Problem]:
         try:

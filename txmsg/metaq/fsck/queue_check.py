@@ -21,7 +21,7 @@ _COMPARED = ("base_offset", "position", "size", "count", "header_crc")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets that no frame holds, and between which positions the frame must have stood."""
+    """Offsets that no frame holds, and the positions between which the frame must have stood."""
 
     begin: int
     end: int
@@ -31,7 +31,7 @@ class Gap:
 
 @dataclass(slots=True)
 class QueueCheck:
-    """One queue. `run` fills what follows."""
+    """One queue. `run` fills the fields that follow."""
 
     root: Path
     key: QueueKey
@@ -39,20 +39,20 @@ class QueueCheck:
     known: Checkpoint | None
     is_synchronous: bool
     log_end: int
-    """What lies behind was written since the scan."""
+    """The end of the scan: everything behind it was written later."""
     live: NDArray[np.void] = field(init=False)
     """The frames that a reader may be given: those that no cut has made void."""
     gaps: list[Gap] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     named: list[Cell] = field(default_factory=list)
-    """The whole cells of frames that are not."""
+    """The whole cells of frames that are damaged or missing."""
     end: int | None = None
-    """Where the queue goes on, by frames and cells; None if neither tells."""
+    """The offset at which the queue continues, by frames and cells; None if neither tells."""
     void: dict[int, int] = field(default_factory=dict)
-    """Where frames stand that a cut has made void, and where that stands."""
+    """The positions of frames that a cut has made void, each with the position of that cut."""
 
     def run(self) -> None:
-        """Checks the queue."""
+        """Check the queue."""
         cells = self._cells()
         self.scan.give_up(self.key, cells)
         self.live = self._kept(self.scan.of(self.key))
@@ -64,7 +64,7 @@ class QueueCheck:
     # ---- frames
 
     def _kept(self, frames: NDArray[np.void]) -> NDArray[np.void]:
-        """Without those that a cut has made void. Notes gaps, and offsets that are there twice."""
+        """Return the frames that no cut has made void. Records gaps, and offsets that exist twice."""
         begins, ends = frames["base_offset"], frames["end_offset"]
         if (begins[1:] == ends[:-1]).all():
             return frames
@@ -89,7 +89,7 @@ class QueueCheck:
         return frames[kept]
 
     def _lost_cut(self, offset: int, after: int, before: int) -> None:
-        """Something between these positions has cut the queue, and is damaged."""
+        """Record a cut between these positions whose frame is damaged."""
         region = next(region for region in self.scan.regions if after < region.end and region.begin < before)
         if (*self.key, offset) not in region.cuts:
             region.cuts.append((*self.key, offset))
@@ -100,7 +100,7 @@ class QueueCheck:
     # ---- cells
 
     def _cells(self) -> NDArray[np.void]:
-        """Those that are whole and point at what is kept."""
+        """Return the cells that are whole and point at kept frames."""
         cells = Cells(queue_directory(self.root, *self.key))
         seed = seed_of(self.scan.identity.log_id, *self.key)
         found = [np.empty(0, CELL)]
@@ -195,7 +195,7 @@ class QueueCheck:
                 )
 
     def _check_times(self, file: str, cells: NDArray[np.void], frames: NDArray[np.void]) -> None:
-        """Each has its frame's time, or that of the cell before."""
+        """Check that each cell has its frame's time, or that of the cell before."""
         found, times = cells["last_stored_at"], frames["last_stored_at"]
         expected = times.copy()
         expected[1:] = np.maximum(times[1:], found[:-1])

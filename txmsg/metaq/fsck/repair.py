@@ -1,4 +1,4 @@
-"""Takes out of a log what is damaged, keeps that aside, and recreates cells and checkpoint. Nothing whole is lost."""
+"""Takes damaged data out of a log, keeps it aside, and recreates cells and checkpoint. Nothing whole is lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _COPIED_BYTES: Final = 1024 * 1024
 
 
 def repair(root: Path, progress: Progress = lambda _: None) -> list[str]:
-    """Repairs a log as docs/log_format.md says, under its lock. Returns what was done, in sentences.
+    """Repair a log as docs/log_format.md says, under its lock. Returns sentences that say what was done.
+
+    Raises LogBusy while another process writes it, CorruptLog when nothing tells its identity. Interrupted, it can be
+    repeated: each step leaves the damage as it was, or less of it.
 
     Raises LogBusy while another process writes it, CorruptLog when nothing tells which log it is. Interrupted, it can
     be repeated: each step leaves the damage as it was, or less of it.
@@ -64,7 +67,7 @@ def repair(root: Path, progress: Progress = lambda _: None) -> list[str]:
 
 
 def _name_directory(root: Path) -> list[str]:
-    """Gives the directory of the commit log its name back. Without its files there is nothing to repair."""
+    """Give the directory of the commit log its name back. Without its files there is nothing to repair."""
     places = [place for place in sorted(root.iterdir()) if place.is_dir() and files_of(place, ".log")]
     log = root / "commitlog"
     if log in places:
@@ -122,7 +125,7 @@ class _Repair:
             self._done.append("topics.json: put aside; all topics have the settings of the log's configuration now")
 
     def _put_names_right(self, identity: LogIdentity) -> None:
-        """Files of the commit log are named by what they begin with; what else is named wrongly is put aside."""
+        """Name files of the commit log by the positions that they begin with; set other wrong names aside."""
         known = checkpoint_of(self._root, identity.log_id)
         places = {_file_end(self._log, first) for first in files_of(self._log, ".log")} | {known.begin if known else 0}
         for path in sorted(self._log.iterdir()):
@@ -154,7 +157,9 @@ class _Repair:
     # ---- frames
 
     def _put_back(self, findings: Findings, identity: LogIdentity) -> int:
-        """Whole frames that stand where they do not belong, and that cells name where nothing whole stands."""
+        """Move whole frames from places where they do not belong to the places where cells name them and nothing whole
+        stands.
+        """
         found = _displaced(self._root, findings, identity)
         scan = findings.scan
         assert scan is not None
@@ -174,7 +179,7 @@ class _Repair:
         return len(found)
 
     def _tidy(self, findings: Findings) -> None:
-        """What is behind a whole frame is zeros again."""
+        """Overwrite the bytes behind a whole frame with zeros again."""
         untidy = findings.scan.untidy if findings.scan else []
         for position, size in untidy:
             first = max(file for file in files_of(self._log, ".log") if file <= position)
@@ -185,7 +190,7 @@ class _Repair:
             self._done.append(f"{len(untidy)} frames had bytes behind them that are not zero: set to zero")
 
     def _take_out(self, findings: Findings, identity: LogIdentity, region: Region, lost: Sequence[Lost]) -> None:
-        """Overwrites a damaged place by marks of what is lost, and by pads."""
+        """Overwrite a damaged place with marks of lost offsets, and with pads."""
         scan = findings.scan
         assert scan is not None
         where = f"positions {region.begin} to {region.end - 1}"
@@ -210,7 +215,7 @@ class _Repair:
         self._done.append(f"{where}: taken out, with {_told(lost)}{kept}")
 
     def _copy_aside(self, region: Region) -> str:
-        """What stands there, if anything does."""
+        """Copy the bytes of a place aside, if there are any."""
         firsts = [file for file in files_of(self._log, ".log") if file < region.end]
         first = max((file for file in firsts if file <= region.begin), default=None)
         if region.is_excess:
@@ -238,7 +243,7 @@ class _Repair:
     # ---- what is recreated
 
     def _recreate(self, findings: Findings, identity: LogIdentity) -> None:
-        """Cells and checkpoint, from the frames."""
+        """Recreate cells and checkpoint from the frames."""
         root = self._root
         begin = CommitLogReader(self._log).begin_position()
         ends = {key: queue.end for key, queue in findings.queues.items() if queue.end}
@@ -272,7 +277,7 @@ def _told(lost: Sequence[Lost]) -> str:
 
 
 def _first_position(path: Path, identity: LogIdentity) -> int | None:
-    """With which position a file begins, if it begins with a frame of this log."""
+    """Return the position with which a file begins, if it begins with a frame of this log."""
     try:
         with path.open("rb") as file:
             header = read_header(file.read(_COPIED_BYTES))
@@ -282,7 +287,7 @@ def _first_position(path: Path, identity: LogIdentity) -> int | None:
 
 
 def _merged(damage: Sequence[tuple[Region, list[Lost]]]) -> list[tuple[Region, list[Lost]]]:
-    """What a file has not whole at its end, and what no file holds behind it, as one place."""
+    """Return a file's broken end and the missing bytes behind it as one place."""
     merged: list[tuple[Region, list[Lost]]] = []
     for region, lost in damage:
         last = merged[-1] if merged else None
@@ -295,7 +300,7 @@ def _merged(damage: Sequence[tuple[Region, list[Lost]]]) -> list[tuple[Region, l
 
 
 def _joined(lost: Sequence[Lost]) -> list[Lost]:
-    """One range of each queue."""
+    """Join ranges to one of each queue."""
     found: dict[tuple[str, int], Lost] = {}
     for missing in lost:
         key = (missing.topic, missing.queue)
@@ -305,7 +310,7 @@ def _joined(lost: Sequence[Lost]) -> list[Lost]:
 
 
 def _displaced(root: Path, findings: Findings, identity: LogIdentity) -> dict[int, bytes]:
-    """Whole frames that stand elsewhere than cells name them, where nothing whole stands: by position."""
+    """Return whole frames that stand elsewhere than cells name them, where nothing whole stands: by position."""
     wanted = {cell.position: cell.header_crc for queue in findings.queues.values() for cell in queue.named}
     found: dict[int, bytes] = {}
     log = CommitLogReader(root / "commitlog")
@@ -338,7 +343,7 @@ def _mark(lost: Lost, identity: LogIdentity, position: int, generation: int) -> 
 
 
 def _filling(identity: LogIdentity, region: Region, end: int, lost: Sequence[Lost]) -> Iterator[tuple[bytes, int]]:
-    """Frames that fill a place without a gap: the first bytes of each, which zeros follow, and its size."""
+    """Return frames that fill a place without a gap: the first bytes of each, which zeros follow, and its size."""
     position = region.begin
     for topic, queue, offset in region.cuts:
         frame = pack(
@@ -367,7 +372,7 @@ def _filling(identity: LogIdentity, region: Region, end: int, lost: Sequence[Los
 
 
 def _fill(path: Path, at: int, frames: Sequence[tuple[bytes, int]]) -> None:
-    """Writes frames one behind the other, on disk. What was there stays damaged until a frame is whole."""
+    """Write frames one behind the other, on disk. A place stays damaged until its frame is whole."""
     with path.open("r+b") as file:
         fd = file.fileno()
         for head, size in frames:

@@ -1,4 +1,4 @@
-"""What a check of a log found, for people and for JSON."""
+"""The findings of a check of a log, for people and for JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is not as docs/log_format.md says."""
+    """A difference from docs/log_format.md."""
 
     file: str
-    """Where, from the log's directory."""
+    """The file's path from the log's directory."""
     text: str
     position: int | None = None
     lost: tuple[Lost, ...] = ()
@@ -42,7 +42,7 @@ class LogCheckReport:
     root: str
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is not damage, and useful to know."""
+    """Useful facts that are not damage."""
     holes: list[Lost] = field(default_factory=list)
     """Offsets that the log itself says are missing."""
     begin: int = 0
@@ -54,9 +54,9 @@ class LogCheckReport:
 
     @property
     def lost(self) -> int:
-        """How many messages cannot be read any more, of which the log does not say so yet."""
+        """The number of messages that cannot be read any more and that the log does not yet mark as lost."""
         return sum(lost.end - lost.begin for problem in self.problems for lost in problem.lost)
 
     def values(self) -> dict[str, object]:
-        """All of it, as JSON has it."""
+        """Return all of it as JSON values."""
         return {**asdict(self), "damaged": bool(self.problems), "lost_messages": self.lost}

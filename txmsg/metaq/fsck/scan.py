@@ -1,4 +1,4 @@
-"""Reads every frame of a log, whatever it holds: what is whole, by queue, and where nothing whole stands."""
+"""Reads every frame of a log, whatever it contains: whole frames by queue, and the places without one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FRAME: Final = np.dtype(
         ("kind", "<i8"),
     ]
 )
-"""What is remembered of a frame."""
+"""The values that are remembered of a frame."""
 _POSITION: Final = 2
 _END = struct.Struct("<Q")
 _TWO = struct.Struct("<ii")
@@ -51,29 +51,29 @@ _PROGRESS_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Region:
-    """Positions at which no whole frame stands. header: what the frame there says of itself, if that can be read."""
+    """Positions without a whole frame. header: the header of the frame there, if it can be read."""
 
     begin: int
     end: int
     why: str
     header: Header | None = None
     is_file: bool = True
-    """False where no file holds these positions."""
+    """False if no file holds these positions."""
     is_excess: bool = False
-    """Bytes of a file that goes on past the begin of the next one."""
+    """True for bytes of a file that continues past the begin of the next one."""
     generation: int = 1
-    """Of the frame before."""
+    """The generation of the frame before."""
     on_disk: int = 0
-    """At the log's end: up to where something says that it was on disk."""
+    """At the log's end: the position up to which something says that it was on disk."""
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
     """Topics, queues and offsets at which these must have been cut here."""
     is_begun: bool = False
-    """Whether it is what a writer leaves that ends in the middle of a frame."""
+    """True if a writer that ends in the middle of a frame leaves such bytes."""
 
 
 @dataclass(slots=True)
 class Scan:
-    """What was read up to now. Call `run` again to read what was appended since."""
+    """The frames that were read so far. Call `run` again to read frames that were appended since."""
 
     root: Path
     identity: LogIdentity
@@ -83,23 +83,23 @@ class Scan:
     seen: int = 0
     """The position after the last byte that was there."""
     synced: int = 0
-    """Up to here frames say that the log was on disk."""
+    """The position up to which frames say that the log was on disk."""
     frames: int = 0
     messages: int = 0
     pads_bytes: int = 0
     regions: list[Region] = field(default_factory=list)
     """Damage that frames follow."""
     stale: set[int] = field(default_factory=set)
-    """Positions of frames that are whole, but are not those that were written there last."""
+    """Positions of frames that are whole, but are not the last that were written there."""
     untidy: list[tuple[int, int]] = field(default_factory=list)
-    """Where bytes behind a whole frame are not zeros, though they mean nothing, and how many there are."""
+    """Positions of bytes behind a whole frame that are not zeros, though they have no meaning, and their numbers."""
     torn: Region | None = None
-    """What is not whole at the end: half written, cut off, or damaged."""
+    """The broken end: half written, cut off, or damaged."""
     queues: dict[QueueKey, array[int]] = field(default_factory=dict)
     _generation: int = 0
 
     def of(self, key: QueueKey) -> NDArray[np.void]:
-        """The frames of a queue that are kept, by position."""
+        """Return the frames of a queue that are kept, by position."""
         if key not in self.queues:
             return np.empty(0, FRAME)
         frames = np.array(self.queues[key], np.int64).view(FRAME)
@@ -107,7 +107,7 @@ class Scan:
         return frames[~np.isin(frames["position"], list(self.stale))] if self.stale else frames
 
     def give_up(self, key: QueueKey, cells: NDArray[np.void]) -> None:
-        """Takes frames for damaged that cells name by another checksum. One of both is stale: nothing tells which."""
+        """Treat frames as damaged that cells name by another checksum. One of both is stale: nothing tells which."""
         frames = self.of(key)
         places = np.searchsorted(frames["position"], cells["position"])
         there = places < len(frames)
@@ -122,7 +122,7 @@ class Scan:
                 )
 
     def _is_replaced(self, key: QueueKey, position: int, header_crc: int) -> bool:
-        """Whether another frame stands there since it was read, in the place of a hole. Remembers that one."""
+        """Return True if another frame stands there since it was read, in the place of a hole. Remembers that one."""
         log = CommitLogReader(self.root / "commitlog")
         try:
             first = max(file for file in log.files() if file <= position)
@@ -139,7 +139,7 @@ class Scan:
         return True
 
     def run(self, progress: Progress) -> None:
-        """Reads on to the end of the log as it is now. `progress`: how many bytes more were read, now and then."""
+        """Read to the current end of the log. `progress`: called now and then with the number of bytes read."""
         log = CommitLogReader(self.root / "commitlog")
         firsts = log.files()
         if firsts and firsts[0] > self.begin:  # or retention has deleted files since
@@ -201,7 +201,7 @@ class Scan:
         progress(max(0, position - since))
 
     def _remember_frame(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
-        """Remembers a frame, if it is whole in every way; else BadFrame."""
+        """Remember a frame if it is whole in every way; otherwise raise BadFrame."""
         stored = verified_payload(header, log, self.identity.log_id, position, end)
         data = log.ahead(position, header.size_bytes, end)
         used = header.start + header.payload_size_bytes
@@ -230,7 +230,7 @@ class Scan:
 
 
 def _remembered(header: Header, end_offset: int) -> array[int]:
-    """What is remembered of a frame, as `FRAME` has it."""
+    """Return the values that are remembered of a frame, in the form of `FRAME`."""
     return array(
         "q",
         (
@@ -241,21 +241,21 @@ def _remembered(header: Header, end_offset: int) -> array[int]:
 
 
 def _believed(header: Header | None, identity: LogIdentity, position: int, end: int) -> Header | None:
-    """What a damaged frame says of itself, where its header is whole and its own."""
+    """Return the header of a damaged frame, if it is whole and belongs there."""
     if header is None or (header.position, header.log_id) != (position, identity.log_id) or header.end > end:
         return None
     return header
 
 
 def _is_begun(header: Header | None, identity: LogIdentity, head: bytes, position: int) -> bool:
-    """Whether these bytes at the log's end may be the begin of a frame that was not written to its end."""
+    """Return True if these bytes at the log's end may be the begin of a frame that was not written to its end."""
     if header is None:
         return len(head) < HEADER_SIZE_BYTES_MAX and head[: len(MAGIC)] == MAGIC[: len(head)]
     return (header.position, header.log_id) == (position, identity.log_id)
 
 
 def _end_offset(header: Header, stored: memoryview) -> int:
-    """The offset after the frame. Raises BadFrame for columns that cannot be read."""
+    """Return the offset after the frame. Raises BadFrame for columns that cannot be read."""
     if header.is_hole:
         end = int(_END.unpack_from(stored)[0]) if len(stored) == _END.size and not header.count else 0
         if end <= header.base_offset:
@@ -270,7 +270,7 @@ def _end_offset(header: Header, stored: memoryview) -> int:
 
 
 def _check_columns(header: Header, stored: memoryview) -> None:
-    """Raises ValueError when values go beyond the payload, or do not follow each other."""
+    """Raise ValueError when values go beyond the payload, or do not follow each other."""
     raw, count, at = raw_of(header, stored), header.count, 0
     if len(raw) != header.raw_size_bytes:
         raise ValueError(f"{len(raw)} bytes, not {header.raw_size_bytes}")
