@@ -8,7 +8,7 @@ from txmsg.metaq.store.topics import Flush
 
 
 class Acks(StrEnum):
-    """What is guaranteed when an append returns. Each level includes the previous ones."""
+    """The guarantee when an append returns. Each level includes the previous ones."""
 
     NONE = "none"
     """The server has received the messages. Later failures, such as a full disk, are counted there and not reported."""

@@ -26,10 +26,10 @@ from txmsg.metaq.tables import TABLE_SCHEMA, MessageSpan, Skipped, read_span
 from txmsg.runtime.owners import refusal_text, require_own
 
 _GROUP_SIZE_BYTES: Final = 32 * 1024 * 1024
-"""Of messages that are written together: a row group of Parquet, a record batch of Arrow."""
+"""Bytes of messages that are written together: a row group of Parquet, a record batch of Arrow."""
 _GROUP_COUNT: Final = 131_072
 _FILES_OPEN_MAX: Final = 4
-"""Messages of a queue are nearly in the order of time: of its days, few are written at once."""
+"""Files open at once. Messages of a queue are nearly in the order of time, so few of its days are written at once."""
 
 
 class Format(Enum):
@@ -41,16 +41,16 @@ class Format(Enum):
 
     @classmethod
     def of(cls, path: Path) -> Format | None:
-        """By the end of a name; None for any other."""
+        """Return the format by the end of a name; None for any other."""
         return next((each for each in cls if each.value == path.suffix), None)
 
 
 class PartitionScheme(Enum):
-    """How the files of a directory are divided, into directories called NAME=VALUE."""
+    """The division of files into directories called NAME=VALUE."""
 
     QUEUE = "queue"
     DAY = "day"
-    """On which a message was stored, in UTC."""
+    """The day on which a message was stored, in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Exported:
     files: tuple[Path, ...]
     size_bytes: int
     spans: tuple[MessageSpan, ...]
-    """The next export of the same queues may begin at their ends."""
+    """The exported range of each queue. The next export of the same queues can begin at their ends."""
 
 
 def export(
@@ -74,7 +74,7 @@ def export(
     on_written: Callable[[int], object] = lambda count: None,
     on_missing: Skipped | None = None,
 ) -> Exported:
-    """Writes these messages to a new file, or with `partitions`, which may be empty, to files of a new directory.
+    """Write these messages to a new file, or with `partitions`, which may be empty, to files of a new directory.
 
     It appears under its name when all of it is on disk. A file of a directory has messages of one queue, in order:
     DIR/[queue=3/][day=2026-11-23/]queue-3.parquet. What a directory's name says is no column.
@@ -108,7 +108,7 @@ def export(
 
 @contextmanager
 def _appearing(to: Path) -> Iterator[Path]:
-    """A path beside it, which gets its name at the end, and is deleted if that is not reached."""
+    """Yield a path beside it, which is renamed at the end, or deleted after an error."""
     require_own(to.parent, "the directory")
     with _writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,9 @@ def _appearing(to: Path) -> Iterator[Path]:
 
 @contextmanager
 def _writing(to: Path) -> Iterator[None]:
-    """Says why it cannot be written. Not around what reads the log: that fails for other reasons."""
+    """Raise StorageError with the reason for a failed write. Not around reads of the log, which fail for other
+    reasons.
+    """
     try:
         yield
     except OSError as exc:
@@ -135,7 +137,7 @@ def _writing(to: Path) -> Iterator[None]:
 
 
 def _name(made: Path, to: Path) -> None:
-    """Replaces nothing that has got this name meanwhile."""
+    """Rename the file to its name. Replaces no file that has got this name meanwhile."""
     if made.is_dir():
         made.rename(to)  # in the place of an empty directory, and of nothing else
         return
@@ -192,7 +194,7 @@ class _File:
         self._count = self._size_bytes = 0
 
     def end_queue(self) -> None:
-        """The next one goes into the same file."""
+        """End a queue; the next one goes into the same file."""
 
     def close(self) -> None:
         try:
@@ -212,7 +214,7 @@ class _Directory:
         names_queue = PartitionScheme.QUEUE in partitions
         self._schema = pa.schema([field for field in TABLE_SCHEMA if field.name != "queue" or not names_queue])
         self._open: dict[Path, _File] = {}
-        """By directory; the one that was opened first first."""
+        """Open files by directory, in the order of opening."""
         self._files: Counter[Path] = Counter()
 
     def add(self, batch: pa.RecordBatch) -> None:

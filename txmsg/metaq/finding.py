@@ -16,28 +16,28 @@ from txmsg.message import ReceivedMessage, parse_message_id
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offset_after
 
 CLOCKS_APART_S: Final = 60.0
-"""How far the clock of a message's sender may have been ahead of the one that says when messages are stored."""
+"""Seconds that the clock of a message's sender may have been ahead of the clock of stored times."""
 _STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
 _AT_ONCE_SIZE_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KeySearch:
-    """The result of a step, or where the next one continues. Neither: the message is not in the log."""
+    """The result of a step, or the start of the next one. Neither: the message is not in the log."""
 
     found: ReceivedMessage | None
     following: Mapping[LogQueue, int]
 
     @property
     def is_done(self) -> bool:
-        """Whether there is no next step."""
+        """True if there is no next step."""
         return not self.following
 
 
 def search_id(
     log: LogAccess, topic: str, message_id: str, start: Mapping[LogQueue, int], *, size_bytes: int = _STEP_SIZE_BYTES
 ) -> KeySearch:
-    """One step of a search, which reads about so much. start: empty for the first; then what the one before said.
+    """Run one step of a search, which reads about so much. start: empty for the first; then the last step's next start.
 
     Raises InvalidMessage for what is not the id of a message, CorruptLog for damage with nothing whole behind it.
     """
@@ -60,7 +60,7 @@ def search_id(
 
 
 def _search_begins(log: LogAccess, topic: str, transaction_id: UUID) -> dict[LogQueue, int]:
-    """Where a message of this transaction can stand at the earliest. Other ids than UUIDv7 say no time."""
+    """Return the first offsets at which a message of this transaction can be. Ids other than UUIDv7 contain no time."""
     queues = [LogQueue(topic, number) for number in log.queues_of(topic)]
     made_us = int.from_bytes(transaction_id.bytes[:6], "big") * 1000 if transaction_id.version == 7 else 0
     since_us = max(0, made_us - int(CLOCKS_APART_S * 1e6))
@@ -69,7 +69,7 @@ def _search_begins(log: LogAccess, topic: str, transaction_id: UUID) -> dict[Log
 
 
 def _following(fetched: Fetched, offset: int) -> int | None:
-    """Where to read on; None: nowhere."""
+    """Return the offset at which reading continues after an error; None: there is none."""
     error = fetched.error
     if error is None:
         return fetched.batches[-1].end_offset

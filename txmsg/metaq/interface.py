@@ -37,15 +37,17 @@ from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.start import Start
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
-"""What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
+"""Bytes that a fetch returns at most, unless the caller gives another size (or one batch alone is larger)."""
 SESSION_S: Final = 10.0
-"""A member that a server, or Kafka, does not hear of for so long loses its queues, if its client asks for no other."""
+"""Seconds of silence after which a member at a server, or in Kafka, loses its queues, unless its client asks for
+others.
+"""
 RETRIES: Final = "%RETRY%"
 """%RETRY%GROUP: messages that failed, in a queue per back-off step."""
 DEAD_LETTERS: Final = "%DLQ%"
 """%DLQ%GROUP: messages whose retries are used up."""
 NOTES: Final = "%APPENDS%"
-"""Where a server notes which appends it has carried out."""
+"""The topic in which a server records the appends that it has carried out."""
 OWN: Final = frozenset({NOTES, DELAYED})
 """Topics of the log itself."""
 
@@ -75,7 +77,7 @@ class ColumnsFor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch for one queue: consecutive batches, or why there are none."""
+    """The result of a fetch for one queue: consecutive batches, or the error why there are none."""
 
     queue: LogQueue
     batches: tuple[LogBatch, ...] = ()
@@ -84,11 +86,11 @@ class Fetched:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches."""
+        """The size of the batches."""
         return sum(batch.size_bytes for batch in self.batches)
 
     def readable(self) -> Fetched:
-        """The same up to the first message that cannot be read; if that is the first one, its UnreadableMessage.
+        """Return the same up to the first message that cannot be read; if that is the first one, its UnreadableMessage.
 
         For readers of single messages: in Arrow, headers of frames are bytes that are not parsed.
         """
@@ -102,7 +104,9 @@ class Fetched:
 
 
 def offset_after(error: TxmsgError, offset: int) -> int | None:
-    """Where to read on after what cannot be read at this offset of a queue, if it is to be skipped.
+    """Return the offset at which reading continues if what cannot be read at this offset is skipped.
+
+    None: nowhere. There is nothing behind it, or the error is of another kind, such as damage.
 
     None: nowhere. There is nothing behind it, or the error is of another kind, such as damage.
     """
@@ -127,10 +131,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGroupSettings:
-    """What operators have set for a group of a log, which all its members follow."""
+    """Settings of a group of a log that operators set, and all its members follow."""
 
     stopped: bool = False
-    """Nothing is handed to handlers, or to callers that poll. Those that run finish."""
+    """True if no message is passed to handlers, or to callers that poll. Running handlers finish."""
     concurrency: int | None = None
     """Handlers of each subscription that run at once in each member, at most. None: as the subscription says."""
     rate_per_s: float | None = None
@@ -159,7 +163,7 @@ class LogGroupSettings:
     def altered(
         self, *, stopped: bool | None = None, concurrency: int | None = None, rate_per_s: float | None = None
     ) -> LogGroupSettings:
-        """The settings after a change. None leaves a value as it is; 0 resets it. Raises MisuseError."""
+        """Return the settings after a change. None leaves a value as it is; 0 resets it. Raises MisuseError."""
         return LogGroupSettings(
             stopped=self.stopped if stopped is None else stopped,
             concurrency=self.concurrency if concurrency is None else concurrency or None,
@@ -169,19 +173,19 @@ class LogGroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What members base the assignment on. The same for all of them once membership is stable."""
+    """The input of the assignment. The same for all members once membership is stable."""
 
     members: tuple[Member, ...]
-    """Those alive, sorted by id."""
+    """The members that are alive, sorted by id."""
     queues: tuple[LogQueue, ...]
     """All queues of all topics that a member reads, as far as they are open (`TopicSettings.gives`); sorted. Members
     with handlers read %RETRY%GROUP, too."""
     sought: Mapping[LogQueue, int]
     """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
     zone: str = ""
-    """Where the log is: its queues are assigned to members of this zone, if there are any."""
+    """The zone of the log: its queues are assigned to members of this zone, if there are any."""
     settings: LogGroupSettings = LogGroupSettings()
-    """What operators have set for the group."""
+    """The settings that operators have set for the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +209,10 @@ class GroupState:
 
 
 class LogAccess(Protocol):
-    """A log, wherever it is. Threads may share it."""
+    """A log of any kind. Threads may share it."""
 
     def close(self) -> None:
-        """Ends waits of other threads and leaves all groups. Closing twice is fine."""
+        """End waits of other threads and leave all groups. Closing twice is fine."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -218,23 +222,27 @@ class LogAccess(Protocol):
     # ---- reading
 
     def identity(self) -> LogIdentity:
-        """The log's identity and generation: under another generation, earlier offsets may refer to other messages."""
+        """Return the log's identity and generation: under another generation, earlier offsets may refer to other
+        messages.
+        """
         ...
 
     def topics(self) -> dict[str, list[int]]:
-        """The existing topics with the numbers of their queues, without those of groups and internal ones."""
+        """Return the existing topics with the numbers of their queues, without those of groups and internal ones."""
         ...
 
     def queues_of(self, topic: str) -> list[int]:
-        """The numbers of the queues of a topic, also of a group's; empty if there is no such topic."""
+        """Return the numbers of the queues of a topic, also of a group's; empty if there is no such topic."""
         ...
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
-        """The range kept of each queue. (0, 0) for a queue that was never written to."""
+        """Return the range kept of each queue. (0, 0) for a queue that was never written to."""
         ...
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
-        """For each queue the first offset of a batch with a message stored at this time or later; otherwise its end."""
+        """Return for each queue the first offset of a batch with a message stored at this time or later; otherwise its
+        end.
+        """
         ...
 
     def fetch(
@@ -244,7 +252,7 @@ class LogAccess(Protocol):
         size_bytes_max: int = FETCH_SIZE_BYTES_MAX,
         wait_s: float = 0.0,
     ) -> list[Fetched]:
-        """Batches of each queue from this offset on, queues in the given order, until size_bytes_max is reached.
+        """Return batches of each queue from this offset on, queues in the given order, until size_bytes_max is reached.
 
         Returns at least one batch if there is any; queues without new messages are omitted. If no queue has any, it
         waits up to wait_s for the first. Callers rotate the order, so that no queue starves.
@@ -252,18 +260,18 @@ class LogAccess(Protocol):
         ...
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
-        """Kept messages with this key, by queue and offset."""
+        """Return kept messages with this key, by queue and offset."""
         ...
 
     def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
-        """The message with this id, if it is kept. Reads the topic from shortly before the id was created.
+        """Return the message with this id, if it is kept. Reads the topic from shortly before the id was created.
 
         Raises InvalidMessage if it is not a valid message id.
         """
         ...
 
     def delayed(self, limit: int = 100) -> Delayed:
-        """Delayed messages that are waiting: their number per topic, and those due first.
+        """Return delayed messages that are waiting: their number per topic, and those due first.
 
         Reads all of them. Raises MisuseError for a log in Kafka, which has no delayed messages.
         """
@@ -272,14 +280,14 @@ class LogAccess(Protocol):
     # ---- appending
 
     def append(self, appends: Sequence[Append], acks: Acks | None = None) -> list[int]:
-        """Appends all batches or none, and returns their first offsets. For errors see `Log.append`.
+        """Append all batches or none, and return their first offsets. For errors see `Log.append`.
 
-        acks: what to wait for; None: what topics and the server require. With Acks.NONE a server returns offsets of -1.
+        acks: the level to wait for; None: that of topics and the server. With Acks.NONE a server returns offsets of -1.
         """
         ...
 
     def recall(self, topic: str, number: int) -> None:
-        """Cancels delayed messages: those that one send appended for one queue and time. Repeating it changes nothing.
+        """Cancel delayed messages: those that one send appended for one queue and time. Repeating it changes nothing.
 
         number: `Place.number`, or that of `delayed`. Raises MisuseError if they are not waiting: they were delivered,
         or never existed.
@@ -287,15 +295,15 @@ class LogAccess(Protocol):
         ...
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """The settings of this topic, such as the compression that encoders use."""
+        """Return the settings of this topic, such as the compression that encoders use."""
         ...
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
-        """Sets the settings of this topic, from the next append on; stored in the log."""
+        """Set the settings of this topic, from the next append on; stored in the log."""
         ...
 
     def flush(self) -> None:
-        """Everything appended before is on disk, regardless of its topics' settings."""
+        """Return when everything appended before is on disk, regardless of its topics' settings."""
         ...
 
     # ---- groups
@@ -309,7 +317,7 @@ class LogAccess(Protocol):
         strategy: str = "averaged",
         zone: str = "",
     ) -> GroupMember:
-        """Creates a member that reads these topics, which need not exist yet. It owns no queues yet.
+        """Create a member that reads these topics, which need not exist yet. It owns no queues yet.
 
         start: where the group begins in topics that are new to it; not an offset. Queues added to a topic later begin
         at their first message.
@@ -317,15 +325,15 @@ class LogAccess(Protocol):
         ...
 
     def groups(self) -> list[str]:
-        """All groups, with and without members."""
+        """Return all groups, with and without members."""
         ...
 
     def group(self, group: str) -> GroupState:
-        """The state of a group. Raises UnknownGroup."""
+        """Return the state of a group. Raises UnknownGroup."""
         ...
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        """Moves a group to these offsets, whether members run or not. Raises UnknownGroup.
+        """Move a group to these offsets, whether members run or not. Raises UnknownGroup.
 
         An owned queue moves when its owner next calls `GroupMember.view`, within about a second.
         """
@@ -339,7 +347,7 @@ class LogAccess(Protocol):
         concurrency: int | None = None,
         rate_per_s: float | None = None,
     ) -> LogGroupSettings:
-        """Changes the settings of a group, on disk on return; all of them after that. Members follow within a second.
+        """Change the settings of a group, on disk on return; all of them after that. Members follow within a second.
 
         None leaves a value as it is; 0 resets concurrency or rate_per_s. Raises UnknownGroup, and MisuseError, also for
         a log in Kafka, which stores no settings.
@@ -347,7 +355,7 @@ class LogAccess(Protocol):
         ...
 
     def delete_group(self, group: str) -> None:
-        """Deletes a group with its offsets, retries and dead letters.
+        """Delete a group with its offsets, retries and dead letters.
 
         Raises UnknownGroup, and MisuseError while it has members.
         """
@@ -359,7 +367,7 @@ class TakesColumns(Protocol):
     """A log that does not store frames: `LogProducer` passes it columns instead of encoded batches."""
 
     def append_columns(self, batches: Sequence[ColumnsFor], acks: Acks | None = None) -> list[int]:
-        """As `LogAccess.append`: returns the first offset of each."""
+        """Append as `LogAccess.append` does, and return the first offset of each."""
         ...
 
 
@@ -381,38 +389,38 @@ class GroupMember(Protocol):
         ...
 
     def view(self) -> GroupView:
-        """The members, the queues, pending seeks, and the group's settings."""
+        """Return the members, the queues, pending seeks, and the group's settings."""
         ...
 
     def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        """Takes those of these queues that are free; returns for each one taken the offset at which to continue.
+        """Take those of these queues that are free; return for each one taken the offset at which to continue.
 
         Queues that another member still owns are omitted: try again at the next view.
         """
         ...
 
     def store(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores the offsets at which to continue, of queues that it owns. A crash leaves the old or the new one.
+        """Store the offsets at which to continue, of queues that it owns. A crash leaves the old or the new one.
 
         After a power cut it may be an earlier one. Raises MisuseError for a queue that it does not own.
         """
         ...
 
     def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores the offsets of completed seeks, and removes these seeks. Until then nothing overwrites them."""
+        """Store the offsets of completed seeks, and remove these seeks. Until then nothing overwrites them."""
         ...
 
     def release(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores these offsets and releases the queues. None of their handlers may be running."""
+        """Store these offsets and release the queues. None of their handlers may be running."""
         ...
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
-        """Stores these offsets, releases all queues, and leaves the group. Leaving twice is fine."""
+        """Store these offsets, release all queues, and leave the group. Leaving twice is fine."""
         ...
 
 
 def offsets_of(log: LogAccess, queues: Collection[LogQueue], start: Start) -> dict[LogQueue, int]:
-    """The offset of each queue at which reading from `start` begins."""
+    """Return the offset of each queue at which reading from `start` begins."""
     match start.kind:
         case "time":
             return log.offsets_at(queues, start.value)

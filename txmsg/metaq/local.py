@@ -30,12 +30,15 @@ _STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
 
 
 class LocalLog:
-    """See `LogAccess` for the contract of each method. A forked child can read and join groups; it must not append."""
+    """A log in a directory. See `LogAccess` for the contract of each method.
+
+    A forked child can read and join groups, but not append.
+    """
 
     def __init__(
         self, root: Path, *, append: bool = False, config: LogConfig | None = None, follows: bool = False
     ) -> None:
-        """follows: of a log that is opened with append: see `Log`."""
+        """Open the log. follows: for one that is opened with append: see `Log`."""
         self.root = root
         try:
             self._log = Log(root, config, follows=follows) if append else None
@@ -62,7 +65,7 @@ class LocalLog:
             self._log.close()
 
     def apply_settings(self, config: LogConfig) -> None:
-        """Of a log that is open for writing: from now on these settings hold, as far as they are live."""
+        """Apply these settings from now on, as far as they are live. Only for a log that is open for writing."""
         assert self._log is not None
         self._log.apply_settings(config)
 
@@ -147,7 +150,7 @@ class LocalLog:
         return found
 
     def raw(self, topic: str, position: int, size_bytes: int) -> memoryview:
-        """Bytes of the log that has this topic, as they stand there. Raises CorruptLog when they are gone."""
+        """Return stored bytes of the log that has this topic. Raises CorruptLog if they are deleted."""
         with self._reading:
             reader = self._reader_of(topic)
             if reader is None:
@@ -175,7 +178,9 @@ class LocalLog:
     def delayed_from(
         self, start: int, limit: int, shows: Callable[[str], bool] = lambda _: True
     ) -> tuple[Delayed, int]:
-        """One step of `delayed`, of topics that `shows` allows, and where the next one goes on; 0: it was the last."""
+        """Run one step of `delayed` for topics that `shows` allows; return it and the next step's start; 0: it was the
+        last.
+        """
         return delayed_from(LogReader(self.root), start, limit, size_bytes=_STEP_SIZE_BYTES, shows=shows)
 
     # ---- appending
@@ -203,7 +208,7 @@ class LocalLog:
         self.writer.set_topic(topic, settings)
 
     def _require_leader(self) -> None:
-        """Its writer knows also that it is to follow a log which has not answered yet."""
+        """Raise NotLeader for a copy. The writer also knows if it is to follow a log that has not answered yet."""
         if self._log is None:
             require_no_copy(self.root)
         else:
@@ -217,16 +222,16 @@ class LocalLog:
         return self._log
 
     def size(self) -> LogSize:
-        """How large the log is, for its writer. Reads its directory."""
+        """Return the size of the log, for its writer. Reads its directory."""
         return self.writer.size()
 
     @property
     def retention_s(self) -> float | None:
-        """How long its writer keeps what topics do not say otherwise about; None: forever."""
+        """The seconds for which its writer keeps topics without a retention of their own; None: forever."""
         return self.writer.config.retention_s
 
     def counts(self) -> LogCounts:
-        """What its writer has done. Reads nothing."""
+        """Return the counters of its writer. Reads nothing."""
         return self.writer.counts()
 
     def flush(self) -> None:
@@ -273,5 +278,5 @@ class LocalLog:
         self._groups.delete_group(group)
 
     def forget_group(self, group: str) -> None:
-        """Of a copy: its leader has deleted the group."""
+        """Delete a group of a copy whose leader has deleted it."""
         self._groups.delete_group(group)

@@ -27,9 +27,9 @@ def open_log(
     timeout_s: float = 15.0,
     kafka_config: str | os.PathLike[str] | None = None,
 ) -> LogAccess:
-    """The log in a directory, at the address of a server ("HOST:PORT", "unix:PATH"), or in Kafka ("kafka://HOST:PORT").
+    """Open the log in a directory, at a server's address ("HOST:PORT", "unix:PATH"), or in Kafka ("kafka://HOST:PORT").
 
-    append: whether this process is to be the only writer of a directory, which is created if missing and kept as
+    append: True if this process is to be the only writer of a directory, which is created if missing and kept as
     `config` says. A server decides itself who may append. A directory whose name looks like an address is written
     "./NAME:1". tls, token: for a server, as for producers. timeout_s: how long calls to a server are retried.
 
@@ -62,5 +62,5 @@ def _kafka_log(where: str, config: str | os.PathLike[str] | None, timeout_s: flo
 
 
 def is_address(where: str | os.PathLike[str]) -> bool:
-    """Whether it is the address of a server, not a directory."""
+    """Return True if this is the address of a server, not a directory."""
     return isinstance(where, str) and _ADDRESS.match(where) is not None

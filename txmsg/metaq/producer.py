@@ -89,7 +89,7 @@ class LogProducer:
         self._turns = itertools.count()
 
     def close(self) -> None:
-        """Releases the spool; its messages are left for the next producer. The log stays open. Idempotent."""
+        """Release the spool; its messages are left for the next producer. The log stays open. Idempotent."""
         if self._spooled is not None:
             self._spooled.close()
 
@@ -100,11 +100,11 @@ class LogProducer:
         self.close()
 
     def send(self, message: Message, *, queue: int | None = None) -> Place:
-        """Appends one message; for more, use `send_many`."""
+        """Append one message; for more, use `send_many`."""
         return self.send_many([message], queue=queue)[0]
 
     def send_many(self, messages: Sequence[Message], *, queue: int | None = None) -> list[Place]:
-        """Appends all messages or none, and returns their positions.
+        """Append all messages or none, and return their positions.
 
         On disk as each topic's flush promises; with a spool, on disk there. queue: the queue to append to, regardless
         of ordering keys and the number of queues. A delayed message (`deliver_at`, `deliver_after`) waits in the log,
@@ -135,7 +135,7 @@ class LogProducer:
         return {topic: self._log.settings_of(topic) for topic in topics}
 
     def _append(self, batches: Sequence[ColumnsFor], settings: Mapping[str, TopicSettings]) -> list[int]:
-        """The first offset of each."""
+        """Append batches, and return the first offset of each."""
         if self._columns_log is not None:
             return self._columns_log.append_columns(batches, self._acks)
         return self._log.append(
@@ -164,7 +164,7 @@ _NO_SETTINGS: Final = TopicSettings()
 
 
 def _stand(batch: ColumnsFor, first: int) -> Iterator[Place]:
-    """Where the messages of a batch stand, of which the log has told the first offset."""
+    """Return the positions of a batch's messages, given the first offset that the log has returned."""
     is_delayed = batch.due_at_us is not None
     number = first if is_delayed and first >= 0 else None
     for place in range(len(batch.columns.body)):
@@ -179,7 +179,7 @@ def _queue_of(message: Message, turn: int, count: int) -> int:
 
 
 def _due_at_us(message: Message, now: int) -> int | None:
-    """When a delayed message is due; None: it is not delayed, or due by now."""
+    """Return the time at which a delayed message is due; None: it is not delayed, or due by now."""
     if not message._is_delayed:
         return None
     due_at_us = message._deliver_at_us(now)
@@ -197,7 +197,10 @@ def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 
 
 def _columns(messages: Sequence[Message], now: int, *, is_delayed: bool) -> FrameColumns:
-    """Columns of messages, each with a new id. Delayed ones are stored when they are due, so they say their birth."""
+    """Return columns of messages, each with a new id.
+
+    Delayed ones are stored when they are due, so they name their birth.
+    """
     return FrameColumns(
         body=[message.body for message in messages],
         stored_at_us=[now],

@@ -31,7 +31,7 @@ from txmsg.wire.v1.metaq_pb2 import (
 )
 
 PIECE_SIZE_BYTES: Final = 1024 * 1024
-"""So much of a fetch is sent at a time."""
+"""Bytes of a fetch that are sent at a time."""
 ID_SIZE_BYTES: Final = 16
 _NONE: Final = -1
 
@@ -40,7 +40,7 @@ _NONE: Final = -1
 
 
 def sets_of_queues(queues: Iterable[LogQueue]) -> list[QueueSet]:
-    """The queues in their order, those of one topic that follow each other together."""
+    """Return the queues in their order, with consecutive ones of one topic together."""
     return [
         QueueSet(topic=topic, queue=[queue.queue for queue in run])
         for topic, run in groupby(queues, key=lambda queue: queue.topic)
@@ -48,12 +48,12 @@ def sets_of_queues(queues: Iterable[LogQueue]) -> list[QueueSet]:
 
 
 def queues_of_sets(sets: Iterable[QueueSet]) -> list[LogQueue]:
-    """The inverse of `sets_of_queues`."""
+    """Return the queues of such sets: the inverse of `sets_of_queues`."""
     return [LogQueue(queue_set.topic, queue) for queue_set in sets for queue in queue_set.queue]
 
 
 def wire_offsets(offsets: Mapping[LogQueue, int | None]) -> list[QueueOffsets]:
-    """Queues with their offsets, in their order."""
+    """Return queues with their offsets, in their order, as messages of the protocol."""
     result = []
     for topic, run in groupby(offsets.items(), key=lambda item: item[0].topic):
         items = list(run)
@@ -63,7 +63,10 @@ def wire_offsets(offsets: Mapping[LogQueue, int | None]) -> list[QueueOffsets]:
 
 
 def offsets_of(sets: Iterable[QueueOffsets]) -> dict[LogQueue, int | None]:
-    """The inverse of `wire_offsets`. Raises ProtocolError for queues without their offsets."""
+    """Return queues with their offsets, from messages of the protocol.
+
+    Raises ProtocolError for queues without their offsets.
+    """
     found: dict[LogQueue, int | None] = {}
     for queue_set in sets:
         if len(queue_set.queue) != len(queue_set.offset):
@@ -77,13 +80,13 @@ def offsets_of(sets: Iterable[QueueOffsets]) -> dict[LogQueue, int | None]:
 
 
 def log_error_of(error: TxmsgError) -> LogError:
-    """What became of one queue, beside others."""
+    """Return the error of one queue as a message, beside other queues' batches."""
     end = (error.next_offset or 0) if isinstance(error, CorruptLog) else getattr(error, "end", 0)
     return LogError(code=error.code, text=str(error)[:1000], begin=getattr(error, "begin", 0), end=end)
 
 
 def error_of_log_error(told: LogError) -> TxmsgError:
-    """The inverse of `log_error_of`."""
+    """Return the error of such a message: the inverse of `log_error_of`."""
     return error_of_told(told.code, told.text, told.begin, told.end)
 
 
@@ -91,7 +94,7 @@ def error_of_log_error(told: LogError) -> TxmsgError:
 
 
 def batch_of_append(append: Append) -> AppendBatch:
-    """A batch on its way to a server; its payload goes apart."""
+    """Return a batch as a message to a server; its payload is sent separately."""
     payload = append.payload
     return AppendBatch(
         topic=append.topic,
@@ -112,7 +115,9 @@ def batch_of_append(append: Append) -> AppendBatch:
 
 
 def appends_of(batches: Iterable[AppendBatch], data: memoryview) -> Iterator[Append]:
-    """The inverse of `batch_of_append`, with the payloads of all; `validation.check` looks at what they hold.
+    """Return the batches of messages, with the payloads of all: the inverse of `batch_of_append`.
+
+    `validation.check` checks them.
 
     Each payload is copied once, so that the bytes that are checked are those that are written.
     """
@@ -154,9 +159,9 @@ def _append_of(batch: AppendBatch, stored: bytes) -> Append:
 def batches_of_frames(
     queue: LogQueue, offset: int, frames: Buffer, *, following: int | None = None
 ) -> tuple[tuple[FrameBatch, ...], CorruptLog | None]:
-    """The batches from this offset on, up to the first that is not whole, and what is wrong with that one.
+    """Return the batches from this offset on, up to the first that is not whole, and the error of that one.
 
-    They stand on the bytes as they came: nothing is copied. following: the offset at which they must begin, if others
+    They refer to the bytes as received: nothing is copied. following: the offset at which they must begin, if others
     came before them.
     """
     batches: list[FrameBatch] = []
@@ -179,7 +184,7 @@ def batches_of_frames(
 
 
 def acks_of(told: str) -> Acks | None:
-    """What a sender asks for; None: what topics and the server do. Raises ProtocolError."""
+    """Return the level that a sender asks for; None: that of topics and the server. Raises ProtocolError."""
     try:
         return Acks(told) if told else None
     except ValueError as exc:
@@ -190,7 +195,7 @@ def acks_of(told: str) -> Acks | None:
 
 
 def wire_delayed(found: Delayed, following: int) -> DelayedInLogReply:
-    """A step of a look at what waits."""
+    """Return one step of listing delayed messages as a message of the protocol."""
     first = (
         WaitingInLog(due_at_us=due_at_us, number=number, topic=topic, queue=queue, messages=messages)
         for due_at_us, number, topic, queue, messages in found.first
@@ -199,7 +204,7 @@ def wire_delayed(found: Delayed, following: int) -> DelayedInLogReply:
 
 
 def delayed_of(reply: DelayedInLogReply) -> Delayed:
-    """The inverse of `wire_delayed`."""
+    """Return the step from its message: the inverse of `wire_delayed`."""
     first = [WaitingSend(each.due_at_us, each.number, each.topic, each.queue, each.messages) for each in reply.first]
     return Delayed(dict(reply.messages), first)
 
@@ -219,7 +224,7 @@ def wire_settings(settings: TopicSettings) -> LogTopicSettings:
 
 
 def settings_of(told: LogTopicSettings) -> TopicSettings:
-    """The inverse of `wire_settings`. Raises ProtocolError for what this release does not know."""
+    """Return the settings of a message: the inverse of `wire_settings`. Raises ProtocolError for unknown values."""
     try:
         if not math.isfinite(told.retention_s):
             raise ValueError(f"{told.retention_s} seconds")
@@ -247,14 +252,14 @@ def member_of(member: LogMember) -> Member:
 
 
 def wire_group_settings(settings: LogGroupSettings) -> pb.LogGroupSettings:
-    """What operators have set for a group, for a message."""
+    """Return the settings of a group as a message of the protocol."""
     return pb.LogGroupSettings(
         stopped=settings.stopped, concurrency=settings.concurrency, rate_per_s=settings.rate_per_s
     )
 
 
 def group_settings_of(told: pb.LogGroupSettings) -> LogGroupSettings:
-    """The same, of a message."""
+    """Return the settings of a group from such a message."""
     return LogGroupSettings(
         stopped=told.stopped,
         concurrency=told.concurrency if told.HasField("concurrency") else None,
@@ -263,7 +268,7 @@ def group_settings_of(told: pb.LogGroupSettings) -> LogGroupSettings:
 
 
 def wire_found(message: ReceivedMessage) -> FoundInLog:
-    """A message that was found."""
+    """Return a message that was found, for the protocol."""
     return FoundInLog(
         queue=message.queue,
         offset=message.offset,
@@ -280,7 +285,7 @@ def wire_found(message: ReceivedMessage) -> FoundInLog:
 
 
 def message_of_found(topic: str, found: FoundInLog) -> ReceivedMessage:
-    """The inverse of `wire_found`."""
+    """Return the message from its form in the protocol: the inverse of `wire_found`."""
     return ReceivedMessage(
         topic,
         found.body,

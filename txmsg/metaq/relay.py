@@ -44,9 +44,9 @@ class SpoolRelay:
         on_relayed: Callable[[Sequence[Append]], None] | None = None,
     ) -> None:
         self.failure = ""
-        """Why the log takes nothing now; empty when it does."""
+        """The reason why the log accepts nothing now; empty if it does."""
         self.is_spool_damaged = False
-        """Whether what is to be moved next cannot be read: it stays so until the spool is opened again."""
+        """True if the next batches cannot be read, until the spool is opened again."""
         self._spool = spool
         self._log = log
         self._on_relayed = on_relayed
@@ -56,16 +56,16 @@ class SpoolRelay:
         self._thread = threading.Thread(target=self._run, name="txmsg-spool", daemon=True)
 
     def start(self) -> None:
-        """Begins, with batches that an earlier process left."""
+        """Start the thread, beginning with batches that an earlier process left."""
         self._waiting.set()
         self._thread.start()
 
     def wake(self) -> None:
-        """The spool has new batches."""
+        """Notify the thread of new batches in the spool."""
         self._waiting.set()
 
     def close(self) -> None:
-        """Ends the thread after the current append. Waiting batches stay. Closing twice is fine."""
+        """End the thread after the current append. Waiting batches stay. Closing twice is fine."""
         self._closed.set()
         self._waiting.set()
         if self._thread.is_alive():
@@ -87,7 +87,7 @@ class SpoolRelay:
                     self._closed.wait(_PAUSE_S_MAX)
 
     def run_once(self) -> int:
-        """Moves the oldest batches; returns how many. Raises what the log raises."""
+        """Move the oldest batches, and return their number. Raises the log's errors."""
         try:
             appends, mark = self._spool.head(size_bytes_max=_SIZE_BYTES_MAX, count_max=_COUNT_MAX)
         except (CorruptLog, OSError):
@@ -131,7 +131,7 @@ class SpooledLog:
         self.relay.start()
 
     def append(self, appends: Sequence[Append]) -> list[int]:
-        """Stores batches for the log, on disk on return. Their offsets are not known yet: -1."""
+        """Store batches for the log, on disk on return. Their offsets are not known yet: -1."""
         if delayed := next((append.topic for append in appends if append.due_at_us is not None), None):
             raise MisuseError(  # the log may refuse so long a delay, and what is behind it would wait
                 f"a message for topic {delayed!r} is delayed, which a spool does not hold: send it by a LogProducer "
@@ -144,7 +144,7 @@ class SpooledLog:
         return [-1] * len(appends)
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """The compression of the topic, once it is known: the log is not asked, since it may be unavailable.
+        """Return the compression of the topic, once it is known: the log is not asked, since it may be unavailable.
 
         Not its number of queues: if it became known late, ordering keys would move to other queues.
         """
@@ -155,7 +155,7 @@ class SpooledLog:
             self._known[topic] = TopicSettings(compression=self._log.settings_of(topic).compression)
 
     def close(self) -> None:
-        """Closing twice is fine."""
+        """Close the spool. Closing twice is fine."""
         self._is_closed = True
         self.relay.close()
         self.spool.close()

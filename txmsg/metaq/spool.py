@@ -33,7 +33,7 @@ SIZE_BYTES_MAX: Final = 1024**3
 """The default bound."""
 SIZE_BYTES_MIN: Final = 1024**2
 _FILES: Final = 8
-"""A full spool has about so many files: space is given back by the file."""
+"""Files of a full spool, about: space is freed a file at a time."""
 _FILE_SIZE_BYTES_MAX: Final = 16 * 1024**2
 _RELAYED = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
@@ -51,7 +51,7 @@ class Spool:
 
     Raises LogBusy if another process uses the directory, StorageError if it cannot be written, CorruptLog for damage
     that a crash does not explain. size_bytes_max: of its files together. A single larger `put_batches` is accepted when
-    nothing is waiting. cure: what goes on without a damaged file, for errors.
+    nothing is waiting. cure: the way to continue without a damaged file, for errors.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is in the log."""
+        """True if everything is in the log."""
         return self._relayed == self._end
 
     @property
     def has_failed(self) -> bool:
-        """Whether nothing is accepted until it is opened again."""
+        """True if nothing is accepted until it is opened again."""
         return bool(self._failed)
 
     @property
@@ -116,7 +116,7 @@ class Spool:
     # ---- writing
 
     def put_batches(self, appends: Sequence[Append]) -> None:
-        """Stores batches for the log, all or none; on disk on return. Raises Overloaded if the spool is full.
+        """Store batches for the log, all or none; on disk on return. Raises Overloaded if the spool is full.
 
         Raises StorageError, and then none are stored; after a failed sync it accepts nothing until it is opened again.
         """
@@ -160,7 +160,7 @@ class Spool:
         self._delete_relayed()
 
     def _write(self, parts: Sequence[bytes], size: int) -> None:
-        """What a full disk has let through is taken back."""
+        """Write frames, and undo the part that a full disk has let through."""
         try:
             written = os.pwrite(self._fd, b"".join(parts), self._end.at)
         except OSError as exc:
@@ -172,7 +172,7 @@ class Spool:
         self._sizes[self._end.file] = self._end.at
 
     def _roll(self) -> None:
-        """Finishes the last file, on disk, and begins the next. Raises StorageError, and then nothing has changed."""
+        """Finish the last file, on disk, and begin the next. Raises StorageError, and then nothing has changed."""
         try:
             self._sync(self._fd)
         except StorageError:
@@ -200,7 +200,7 @@ class Spool:
         return fd
 
     def _begin_file(self, file: int) -> None:
-        """Goes on at the end of the file that is open."""
+        """Continue at the end of the file that is open."""
         self._end = SpoolPosition(file, os.fstat(self._fd).st_size)
         self._sizes[file] = self._end.at
 
@@ -216,7 +216,7 @@ class Spool:
             raise StorageError(self._failed)
 
     def _take_back(self) -> None:
-        """Cuts off what is not known to be on disk, but for what is in the log by now: nothing is put after it."""
+        """Cut off what is not known to be on disk, except what is in the log by now: nothing is put after it."""
         end = max(self._synced, self._relayed, SpoolPosition(self._end.file, 0))
         if end < self._end:
             os.ftruncate(self._fd, end.at)
@@ -225,8 +225,9 @@ class Spool:
     # ---- reading
 
     def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], SpoolPosition]:
-        """The oldest waiting batches, and the mark after them, for `done`. Whole `put_batches`s; at least one, if any
-        is waiting.
+        """Return the oldest waiting batches, and the mark after them, for `done`.
+
+        Whole `put_batches`s; at least one, if any waits.
 
         Raises CorruptLog for damage, once everything before it is in the log.
         """
@@ -249,7 +250,10 @@ class Spool:
         return found[:whole], after
 
     def done(self, mark: SpoolPosition) -> None:
-        """Everything before this mark is in the log. Does nothing after `close`: another process may use the files."""
+        """Record that everything before this mark is in the log.
+
+        Does nothing after `close`: another process may use the files.
+        """
         with self._lock:
             if self._lock_fd < 0:
                 return
@@ -261,7 +265,7 @@ class Spool:
                 self._delete_relayed()  # on a full disk this alone makes room for the mark
 
     def _note(self, mark: SpoolPosition) -> None:
-        """Not synced: after a power cut batches before it are appended once more, under their ids."""
+        """Write the mark. Not synced: after a power cut batches before it are appended once more, under their ids."""
         self._relayed = mark
         told = _RELAYED.pack(*mark)
         try:
@@ -275,7 +279,7 @@ class Spool:
             del self._sizes[file]
 
     def _frames(self, mark: SpoolPosition, end: SpoolPosition) -> Iterator[tuple[Header, Append, SpoolPosition]]:
-        """The frames from a mark on. Raises CorruptLog for the first one that is not whole."""
+        """Return the frames from a mark on. Raises CorruptLog for the first one that is not whole."""
         for file in range(mark.file, end.file + 1):
             at = mark.at if file == mark.file else 0
             size = end.at if file == end.file else self._sizes.get(file, 0)
@@ -307,7 +311,7 @@ class Spool:
     # ---- starting and ending
 
     def _read_relayed(self) -> SpoolPosition:
-        """Where the log's part ends; the beginning of what is there, if that is not known."""
+        """Return the end of the log's part; the begin of the first file, if that is not known."""
         told = os.pread(self._relayed_fd, _RELAYED.size + _CRC.size, 0)
         first = SpoolPosition(min(self._sizes, default=1), 0)
         if len(told) != _RELAYED.size + _CRC.size or _CRC.unpack_from(told, _RELAYED.size)[0] != crc32c(
@@ -321,7 +325,7 @@ class Spool:
         return mark
 
     def _recover(self) -> None:
-        """Cuts off what a crash left of the last `put_batches`, and forgets what is relayed."""
+        """Cut off the part of the last `put_batches` that a crash left, and delete files that the log has."""
         self._delete_relayed()
         if not self._sizes:
             return
@@ -350,7 +354,9 @@ class Spool:
             self._sizes[last] = whole.at
 
     def _has_frame(self, file: int, begin: int, end: int) -> bool:
-        """Whether a whole frame ends a `put_batches` in between: then what is before it was not cut off by a crash."""
+        """Return True if a whole frame ends a `put_batches` in between: then a crash did not cut off what is
+        before it.
+        """
         data = self._path(file).read_bytes()[:end]
         at = data.find(MAGIC, begin)
         while at >= 0:
@@ -366,7 +372,7 @@ class Spool:
         return False
 
     def close(self) -> None:
-        """Lets another process use it. Waiting batches stay. Closing twice is fine."""
+        """Release the directory for other processes. Waiting batches stay. Closing twice is fine."""
         with self._sync_lock, self._lock:
             for fd in (self._fd, self._relayed_fd, self._lock_fd):
                 if fd >= 0:
@@ -374,7 +380,9 @@ class Spool:
             self._lock_fd = self._fd = self._relayed_fd = -1
 
     def _files(self) -> list[int]:
-        """The numbers of its files. Others are not its own: one that was renamed, being damaged, is set aside."""
+        """Return the numbers of its files. Others are not its own: one that was renamed, being damaged, is set
+        aside.
+        """
         numbers = [int(path.stem) for path in self.directory.glob("*.spool") if path.stem.isdecimal()]
         return sorted({file for file in numbers if self._path(file).exists()})
 

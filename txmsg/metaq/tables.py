@@ -50,7 +50,7 @@ class MessageSpan(NamedTuple):
 
 
 Skipped = Callable[[str], object]
-"""Is told of messages that are missing or cannot be read, which are skipped."""
+"""Called with a text for messages that are missing or cannot be read, which are skipped."""
 
 
 def read_arrow(
@@ -63,12 +63,12 @@ def read_arrow(
     keys: BodyKeys | None = None,
     on_missing: Skipped | None = None,
 ) -> pa.RecordBatchReader:
-    """The messages of a topic that a log keeps now, as a stream of Arrow batches. Schema: TABLE_SCHEMA.
+    """Return the messages of a topic that a log keeps now, as a stream of Arrow batches. Schema: TABLE_SCHEMA.
 
     One queue after the other, each in order. start, until: where each queue begins (default: the first message), and
-    before what it ends (default: what arrives after this call). A time means the first message stored then or later, so
-    adjacent ranges contain each message once. queues: only these. keys: decrypts bodies of erasable topics. It needs
-    memory for a few batches, unless the reader is asked for all of them.
+    before what it ends (default: messages that arrive after this call). A time means the first message stored then or
+    later, so adjacent ranges contain each message once. queues: only these. keys: decrypts bodies of erasable topics.
+    It needs memory for a few batches, unless the reader is asked for all of them.
 
     Raises UnknownTopic for a topic or queue that does not exist. Reading raises OffsetOutOfRange for messages that are
     no longer kept, OffsetsMissing for those that the log never had, and UnreadableMessage for one that cannot be read,
@@ -97,7 +97,7 @@ def spans_of(
     until: Start | None = None,
     queues: Collection[int] | None = None,
 ) -> list[MessageSpan]:
-    """The range of each queue, as `read_arrow` has it. Raises UnknownTopic."""
+    """Return the range of each queue, as `read_arrow` reads it. Raises UnknownTopic."""
     there = log.queues_of(topic)
     if not there:
         names = ", ".join(sorted(log.topics())) or "none"
@@ -116,7 +116,7 @@ def spans_of(
 def read_span(
     log: LogAccess, span: MessageSpan, *, keys: BodyKeys | None = None, on_missing: Skipped | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Its messages. Schema and errors: those of `read_arrow`."""
+    """Yield the messages of a range. Schema and errors: those of `read_arrow`."""
     offset = span.begin
     while offset < span.end:
         answer = log.fetch({span.queue: offset}, size_bytes_max=_FETCH_SIZE_BYTES, wait_s=_WAIT_S)
@@ -143,7 +143,7 @@ def read_span(
 
 
 def _passed_over(found: Fetched, offset: int, on_missing: Skipped | None) -> int:
-    """Where to go on."""
+    """Return the offset at which reading continues."""
     error = found.error
     assert error is not None
     following = None if on_missing is None else offset_after(error, offset)
