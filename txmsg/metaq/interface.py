@@ -107,8 +107,6 @@ def offset_after(error: TxmsgError, offset: int) -> int | None:
     """Return the offset at which reading continues if what cannot be read at this offset is skipped.
 
     None: nowhere. There is nothing behind it, or the error is of another kind, such as damage.
-
-    None: nowhere. There is nothing behind it, or the error is of another kind, such as damage.
     """
     if isinstance(error, OffsetsMissing):
         return error.end

@@ -14,8 +14,6 @@ def dead(agent: Agent) -> str:
 
     If only some hang it is no reason: a source that reads a mount which does not answer would hang after a restart,
     too.
-
-    Not when only some do: one that reads a mount which does not answer would after a restart, too.
     """
     hanging = [name for name in agent.sources if agent.silence_s(name) > SILENCE_S_MAX]
     if not hanging or len(hanging) < len(agent.sources):

@@ -94,10 +94,7 @@ class PathFollower:
     """Follows the files of a path, as the module says. One thread uses it.
 
     knows: returns True if a file is read already, by this lane or another. is_found: returns True if the source's
-    patterns find it.
-
-    knows: whether a file is read already, by this lane or another. is_found: whether the source's patterns find it.
-    at_end: a first file begins at its end.
+    patterns find it. at_end: True if a first file begins at its end.
     """
 
     def __init__(
@@ -260,10 +257,8 @@ class PathFollower:
     def _add_missed(self, now: float, *, is_cut: bool = False) -> bool:
         """Add files that had the path unobserved: renamed or copied, and written to since the last known one was.
 
-        Returns True if there are any.
-
-        Whether there are any. They come before the file that has the path now, if that is known already. is_cut: that
-        is not known, but was truncated, not renamed. Raises OSError if one of them cannot be read now.
+        Returns True if there are any. They come before the file that has the path now, if that is known already.
+        is_cut: it is not known, but was truncated, not renamed. Raises OSError if one of them cannot be read now.
         """
         since_ns, self._missed_since_ns = self._missed_since_ns, None
         at_path = self.streams[-1] if self.streams and not self.streams[-1].is_moved else None

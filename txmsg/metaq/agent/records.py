@@ -62,8 +62,6 @@ class RecordSplitter:
 
         The longest record, its line end and a byte more; and the bytes of the next line that decide whether it
         continues the record.
-
-        The longest record, its line end and a byte more; and as much of the next line as tells whether it goes on.
         """
         return self._size_bytes_max + 3 + (self._size_bytes_max if self._start is not None else 0)
 
@@ -96,8 +94,6 @@ class RecordSplitter:
         """Return the starts of records after the first, as far as they are known.
 
         Of a line that is longer than a record may be, only the size of a record counts: no more of it may have come.
-
-        Of a line that is longer than a record may be, only so much counts: no more of it may have come.
         """
         assert self._start is not None
         last = known if is_end or not data.endswith(b"\n", 0, known) else known - 1  # what follows may be part of it
@@ -172,9 +168,6 @@ def ids_of(stream_id: bytes, base: int, ends: Sequence[int]) -> bytes:
 
     The end and not the begin: a record at the end of a file that was sent before it had all its lines differs from the
     one with all of them, so receivers that drop repeats drop neither.
-
-    The end and not the begin: a record at the end of a file that was sent before it had all its lines is another one
-    than that with all of them, so that who drops repeats drops neither.
     """
     high, low = int.from_bytes(stream_id[:8], "big"), int.from_bytes(stream_id[8:], "big")
     pairs = np.empty((len(ends), 2), ">u8")

@@ -2,9 +2,6 @@
 
 Everything it needs is opened and retried on its thread, so that its failures affect no other source: a damaged spool or
 positions that cannot be read hold the source, a file that cannot be read holds its lane.
-
-Whatever it needs is opened on its thread and tried again there, so that its trouble is its own: a damaged spool or
-positions that cannot be read hold the source, a file that cannot be read holds its lane.
 """
 
 from __future__ import annotations
@@ -167,8 +164,6 @@ class Source:
         """Check all files once, and return the seconds to wait until the next round.
 
         Raises the errors of the output, and StorageError for positions that cannot be read or written.
-
-        Raises what the outlet raises, and StorageError for positions that cannot be read or written.
         """
         now = self.stepped_at = self._clock()
         unopened: TxmsgError | None = None

@@ -4,10 +4,6 @@ It is told from others by its device, its inode and fingerprints of the bytes th
 given to another file as soon as this one is deleted. Its name for receivers (`id`) is random and kept with the
 position. It is not derived from these: two files that begin alike would be one to receivers, and the lines of the
 second one repeats.
-
-It is told from others by its device, its inode and fingerprints of what was read of it: an inode alone is given to
-another file as soon as this one is deleted. Its name for receivers (`id`) is random and kept with the position. It is
-not made of these: two files that begin alike would be one to receivers, and the lines of the second one repeats.
 """
 
 from __future__ import annotations
@@ -119,8 +115,6 @@ class FollowedFile:
         """Read the bytes after the position. Raises Truncated if they belong to another content.
 
         Compares fingerprints after reading: what was read before a truncation is right in any case.
-
-        Compared after reading: what was read before a truncation is right whatever comes later.
         """
         data = os.pread(self.fd, size_bytes, self.position)
         if not self.is_content_of(self.fd):
@@ -159,9 +153,6 @@ class FollowedFile:
 
         Otherwise, if the truncated file were renamed or deleted before a crash, nothing would lead to the copy: it
         would be read as a new file, from its beginning.
-
-        Else, were the truncated file renamed or deleted before a crash, nothing would lead to the copy: it would be
-        read as a new file, from its beginning.
         """
         self.reopen(fd)
         self.is_saved = False

@@ -1,8 +1,6 @@
 """The queues that a member of a group owns, and their lanes: joins, takes, releases, moves and stores.
 
 No queue is released, or moved, before its handler has ended.
-
-Nothing of a queue is given back, or moved, before its handler has ended.
 """
 
 from __future__ import annotations
@@ -32,9 +30,6 @@ class Balance:
 
     list_counts: the number of messages that the handler of a topic gets together. thread: of its own, for calls of the
     member one after the other.
-
-    list_counts: the messages that the handler of a topic gets together. thread: of its own, for calls of the member one
-    after the other.
     """
 
     def __init__(

@@ -29,8 +29,6 @@ class Fetcher:
     """Fetches for all lanes at once.
 
     are_polled: batches are passed on whole. thread: of its own, for calls that wait.
-
-    are_polled: batches are handed on whole. thread: of its own, for calls that wait.
     """
 
     def __init__(

@@ -1,8 +1,6 @@
 """A member of a consumer group of a log: joins, takes its share of the queues, fetches ahead, can be moved and paused.
 
 Its subclasses decide what is done with fetched messages. Delivery is at least once.
-
-What becomes of what it has fetched is in the classes made of it. Delivery is at least once.
 """
 
 from __future__ import annotations

@@ -58,8 +58,6 @@ class LanePolls:
     A lane whose batch was polled counts as busy until the next poll.
 
     room: set when a lane has room again.
-
-    room: set when a lane has room again.
     """
 
     def __init__(self, balance: Balance, room: asyncio.Event) -> None:

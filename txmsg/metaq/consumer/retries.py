@@ -2,9 +2,6 @@
 
 A retry queue for each delay: in each the messages follow each other as they become due. A copy carries the whole
 message, its origin and the error of every attempt, in one header; so it needs nothing of the topic it came from.
-
-A retry queue for each delay: in each the messages follow each other as they become due. A copy carries the whole
-message, where it came from and what every try said, in one header; so it needs nothing of the topic it came from.
 """
 
 from __future__ import annotations

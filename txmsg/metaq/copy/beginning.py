@@ -27,8 +27,6 @@ def begin_copy(
     """Make an empty log that continues at `begin`, and its queues at `ends`. Deletes an existing one.
 
     After a crash it is repeated: until the end a copy is not begun, and any other log has no `log.json`.
-
-    After a crash it is done again: until the end a copy is not begun, and any other log has no `log.json`.
     """
     lock = WriteLock(root)
     try:

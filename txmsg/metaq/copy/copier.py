@@ -57,9 +57,6 @@ class Copier:
 
         Raises BeginAgain, CopyDiverged, CorruptLog for frames that are damaged at the leader or on the way,
         StorageError, and the errors of a call.
-
-        Raises BeginAgain, CopyDiverged, CorruptLog for frames that are damaged at the leader or on the way,
-        StorageError, and what a call raises.
         """
         log, request = self._log, self._request
         request.log_id, request.generation = log.identity.log_id, log.identity.generation

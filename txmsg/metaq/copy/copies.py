@@ -33,8 +33,6 @@ class Copies:
     """The copies of one log. required: the number that an append waits for; timeout_s: the longest wait.
 
     goes_on: True if appends that do not request copies themselves continue without them while some are missing.
-
-    goes_on: whether appends that do not request copies themselves continue without them while some are missing.
     """
 
     def __init__(self, required: int, timeout_s: float, *, goes_on: bool, clock: Callable[[], float]) -> None:

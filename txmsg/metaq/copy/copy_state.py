@@ -84,9 +84,6 @@ class CopyState:
 
         copy_log: copies the log of a group, and returns True if it has the reported messages. Offsets are written after
         it, or a message that failed could be behind the offset of its group, and not yet among the retries.
-
-        copy_log: copies the log of a group, and says whether it has what was told. Offsets come after it, or a message
-        that failed could be behind the offset of its group, and not yet among the retries.
         """
         known = read_topics(self._log.root)
         for topic in told.topics:

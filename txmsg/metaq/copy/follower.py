@@ -54,8 +54,6 @@ def begin_if_new(server: RemoteServer, root: Path) -> bool:
     """Make the directory of a copy that has nothing yet, or was not begun to the end. Returns False if it is there.
 
     Raises the errors of a call.
-
-    Raises what a call raises.
     """
     copy = copy_of(root)
     if (root / "log.json").exists() and (copy is None or copy.is_begun):
@@ -81,8 +79,6 @@ class Follower:
     """Follows the leader with a log that is opened with `follows`. on_frames: called on its thread for new frames.
 
     name: the copy's name in its leader's lists.
-
-    name: of the copy, as its leader shows it.
     """
 
     def __init__(self, server: RemoteServer, log: LocalLog, *, name: str, on_frames: Callable[[], object]) -> None:
@@ -231,8 +227,6 @@ def _copy_group_log(server: RemoteServer, root: Path, told: pb.GroupLog, name: s
     waits.
 
     Returns False if that is left to the next call.
-
-    False: the next call does that.
     """
     path = GroupLogs(root).root_of(told.topic)
     assert path is not None

@@ -130,8 +130,6 @@ class FrameBatch:
     """A `LogBatch` as it stands in one frame. Created by `verified`.
 
     skip, left: the numbers of its first and of its last messages that are left out.
-
-    skip, left: so many of its first and of its last messages are not asked for.
     """
 
     header: Header
@@ -322,9 +320,6 @@ def in_pieces(batches: Iterable[LogBatch]) -> Iterator[list[LogBatch]]:
 
     A fetch is bounded in stored bytes, of which a compressed topic may have a thousandth. Arrow has at most 2 GiB of a
     column.
-
-    What a fetch returns is bounded in stored bytes, of which a compressed topic may have a thousandth. Arrow has at
-    most 2 GiB of a column.
     """
     piece: list[LogBatch] = []
     left_bytes = _PIECE_SIZE_BYTES

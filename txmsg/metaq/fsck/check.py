@@ -61,8 +61,6 @@ def check(root: Path, progress: Progress = lambda _: None) -> Findings:
     `progress`: called with the number of bytes read.
 
     Writes of a running writer are not damage: apparent damage is checked again.
-
-    What a writer does meanwhile is not damage: what looks like damage is checked again.
     """
     if not (root / "commitlog").is_dir():
         raise CorruptLog(f"{root} is not a log: it has no directory commitlog")

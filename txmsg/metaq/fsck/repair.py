@@ -53,9 +53,6 @@ def repair(root: Path, progress: Progress = lambda _: None) -> list[str]:
 
     Raises LogBusy while another process writes it, CorruptLog when nothing tells its identity. Interrupted, it can be
     repeated: each step leaves the damage as it was, or less of it.
-
-    Raises LogBusy while another process writes it, CorruptLog when nothing tells which log it is. Interrupted, it can
-    be repeated: each step leaves the damage as it was, or less of it.
     """
     require_own(root, "the log")
     renamed = _name_directory(root)

@@ -2,9 +2,6 @@
 
 A process that dies releases everything at once. One that is stopped (SIGSTOP, a debugger) keeps its queues, and these
 wait: it may continue at any moment, so no other member can take them safely.
-
-A process that dies gives back everything at once. One that is stopped (SIGSTOP, a debugger) keeps what it owns, and its
-queues wait: it may continue at any moment, so no other member can take them safely.
 """
 
 from __future__ import annotations

@@ -52,8 +52,6 @@ class RemoteServer:
         """Return the result of `attempt(timeout_s, is_repeat)`, called until it answers, refuses, or the time is over.
 
         changes: if an attempt before the one that failed may have been carried out, the error is OutcomeUnknown.
-
-        changes: what may have been carried out by an attempt before the one that failed is OutcomeUnknown.
         is_repeat: an earlier attempt may have been carried out.
         """
         check_fork_was_told()

@@ -1,8 +1,6 @@
 """Group commit for appends of many callers: while one append is written and synced, the next callers gather.
 
 Callers that wait for the disk, for other members of a group, and for nothing gather apart: none delays another kind.
-
-Those who wait for the disk, for other members of a group, and for nothing gather apart: none holds up another kind.
 """
 
 from __future__ import annotations
@@ -111,8 +109,6 @@ class AppendExecutor:
         """Return a future of the batches' offsets. A call that is under way or was carried out is not begun again.
 
         Raises Overloaded for a call that is not begun. Waiting for the result is optional.
-
-        Raises Overloaded for a call that is not begun. Nobody need wait for the answer.
         """
         answer = self._under_way.get(call.id)
         if answer is not None:

@@ -62,9 +62,6 @@ async def serve(given: GivenSettings[MetaQConfig], on_ready: Callable[[str], Non
 
     `on_ready` is called once with the address when it answers. Raises the errors of opening the log: StorageError when
     another process writes it, CorruptLog; MisuseError when the port is taken.
-
-    `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
-    another process writes it, CorruptLog; MisuseError when the port is taken.
     """
     if not given.config.follow:
         await _serve_log(given, None, given.config.listen, on_ready, stop)

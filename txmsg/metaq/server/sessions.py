@@ -92,9 +92,6 @@ class MemberSessions:
 
         A caller that is cancelled does not end it: the result of a call that a thread has begun is there when it is
         repeated. Raises MembershipLost when there is no such session.
-
-        A caller that goes away does not end it: what a thread has begun is known when the call is repeated. Raises
-        MembershipLost when there is no such session.
         """
         known = self._sessions.get(session)
         if known is None:

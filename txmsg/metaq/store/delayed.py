@@ -248,8 +248,6 @@ def delayed_from(
     all.
 
     Messages of a move that a crash has cut off are missing until the log is opened for writing.
-
-    After a crash, what it has cut off a move is not among it before the log is opened for writing.
     """
     reader = DelayedReader(log)
     note, end = reader.last_note(), reader.end_number()

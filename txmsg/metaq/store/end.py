@@ -59,8 +59,6 @@ class LogEnd:
     """The end of an open log. Methods need `lock` unless they say otherwise.
 
     position: the end of the log; everything before is on disk. on_rolled: called when a file is completed.
-
-    position: where it continues; everything before is on disk. on_rolled: called when a file is completed.
     """
 
     def __init__(

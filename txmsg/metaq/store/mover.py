@@ -271,8 +271,6 @@ class Mover:
         """Return True if a moved batch is in its queue; also if it is not kept any more, here or there.
 
         Not if its offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
-
-        Not where offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
         """
         for _, entry in reader.entries(move.entry, move.entry + 1):
             topic, _, payload = entry.batch

@@ -290,8 +290,6 @@ class Queues:
         """Drop the cells of all frames from this position on: recovery finds them again. Then `known_ends` are true.
 
         Returns the position up to which cells of synchronous topics say that the log was on disk.
-
-        Returns up to where cells of synchronous topics say that the log was on disk.
         """
         on_disk = 0
         self.known_ends.clear()
