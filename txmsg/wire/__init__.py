@@ -1,4 +1,4 @@
-"""The protocol: calls over connections, what their values are as bytes, and who may make which.
+"""The protocol: calls over connections, their values as bytes, and the access control of each call.
 
 channel, blocking   calls of a client: for asyncio; for threads
 connection, shared, frames   one connection, fairly written and bounded; what connections share; the bytes

@@ -1,4 +1,4 @@
-"""What an address is: HOST:PORT. Knows no network."""
+"""Addresses: HOST:PORT. Knows no network."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = [
 PORT_MAX = 65535
 LOCALHOST = "localhost"
 KAFKA = "kafka://"
-"""What the address of a log in Kafka begins with."""
+"""Prefix of the address of a log in Kafka."""
 UNIX = "unix:"
-"""What an address begins with that is a socket file on this machine."""
+"""Prefix of an address that is a socket file on this machine."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::[0-9]{1,5})?\Z")
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([0-9]{1,5})\Z")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """What HOST:PORT names; the brackets of an IPv6 address are not of the host."""
+    """Return host and port of HOST:PORT; the brackets of an IPv6 address are removed."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def host_of(header: str) -> str:
-    """The host in a Host header of HTTP, in lower case; "" if the header is none."""
+    """Return the host in a Host header of HTTP, in lower case; "" if the header has none."""
     found = _HOST.match(header)
     return found[1].strip("[]").lower() if found else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches this host: by its name, no other one counts as such, for it may change."""
+    """Return True if only this machine can reach this host. No name but localhost counts: its address may change."""
     try:
         return host == LOCALHOST or ip_address(host).is_loopback
     except ValueError:
@@ -50,7 +50,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(what: str, text: object) -> str:
-    """`text` without blanks around it, if it is HOST:PORT; else InvalidName. `what` stands in the error."""
+    """Return `text` without surrounding blanks if it is HOST:PORT. Raises InvalidName, whose text names `what`."""
     stripped = text.strip() if isinstance(text, str) else ""
     found = _ADDRESS.match(stripped)
     if found is None:
@@ -62,12 +62,13 @@ def check_address(what: str, text: object) -> str:
 
 
 def is_local(listen: str) -> bool:
-    """Whether only this machine reaches a server that listens there: on loopback, or at a socket file."""
+    """Return True if only this machine can reach a server that listens there: on loopback, or at a socket file."""
     return listen.startswith(UNIX) or is_loopback(host_and_port(listen)[0])
 
 
 def check_reach(option: str, listen: str, danger: str, way_out: str, *, is_guarded: bool) -> str:
-    """`listen`, if only this machine reaches it, or strangers are kept out otherwise. Raises InvalidName, MisuseError.
+    """Return `listen` if only this machine can reach it, or strangers are kept out otherwise. Raises InvalidName,
+    MisuseError.
 
     danger: what strangers could do; way_out: what keeps them out. Both stand in the error.
     """

@@ -1,7 +1,7 @@
-"""A client's side of the protocol for threads: calls to one server over one socket, without a loop and its thread.
+"""The client side of the protocol for threads: calls to one server over one socket, without a loop and its thread.
 
-A thread that waits for a reply reads the socket, also for the other threads that wait; when it has its own, another one
-reads on. Errors are those of `channel.py`.
+A thread that waits for a reply reads the socket for all threads that wait; once it has its own reply, another one takes
+over. Errors are those of `channel.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PING_S_MAX: Final = 5.0
 
 
 class BlockingChannel:
-    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors. For any threads.
+    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: the server's kind, for errors. For any threads.
 
     Of several addresses, whose servers answer alike, it calls the first that takes a connection. A forked child has a
     connection of its own. tls: for a HOST:PORT. token: for a server that requires authentication.
@@ -91,14 +91,15 @@ class BlockingChannel:
     def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float, data: Sequence[Buffer] = ()
     ) -> ReplyT:
-        """The reply. `data` goes with the request. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
+        """Return the reply. `data` is sent with the request. Raises the server's error, BrokerUnavailable or
+        OutcomeUnknown."""
         [message] = self._messages(method, [pieces_of(checked(request), data)], timeout_s)
         return read_reply(method, message, self.who)
 
     def replies(
         self, method: Method[RequestT, ReplyT], requests: Iterable[RequestT], *, timeout_s: float
     ) -> Iterator[ReplyT]:
-        """The replies of a call in which messages are many, all within `timeout_s`. Sends all requests first."""
+        """Yield the replies of a call in which messages are many, all within `timeout_s`. Sends all requests first."""
         sent = ((packed(checked(request)),) for request in requests)
         for message in self._messages(method, sent, timeout_s):
             yield read_reply(method, message, self.who)
@@ -106,7 +107,7 @@ class BlockingChannel:
     def replies_with_data(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
     ) -> Iterator[tuple[ReplyT, memoryview]]:
-        """The same of one request, with the data of each reply."""
+        """Yield the replies to one request, each with its data."""
         for message in self._messages(method, [(packed(checked(request)),)], timeout_s):
             head, data = split(message)
             yield read_reply(method, head, self.who), data
@@ -133,12 +134,14 @@ class BlockingChannel:
             line.end_call(call)
 
     def close(self) -> None:
-        """Calls under way fail. Closing twice is fine."""
+        """Close the channel; calls in progress fail. Closing twice is fine."""
         self._is_closed = True
         if self._line is not None:
             self._line.lose("the channel was closed")
 
     def _connected(self, deadline: float) -> _BlockingConnection:
+        # Held while connecting, so that many threads which find no connection make one, not one each. The wait is
+        # bounded: the holder may need up to _CONNECT_S_MAX.
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise unreachable(self.who, "it did not take a connection in time")
         try:
@@ -157,10 +160,12 @@ class BlockingChannel:
             self._connecting.release()
 
     def _connect(self, deadline: float) -> _GreetedSocket:
-        """A socket over which both sides have greeted.
+        """Return a socket over which both sides have greeted.
 
         Of several addresses, and of a name's several, each has its share of the time, in turn.
         """
+        # Shares of the remaining time, not a fixed time per address: an address that drops packets must not use up the
+        # time of those after it.
         deadline = min(deadline, time.monotonic() + _CONNECT_S_MAX)
         failed: Exception | None = None
         for addresses_left, address in zip(range(len(self._addresses), 0, -1), self._addresses, strict=True):
@@ -231,7 +236,7 @@ class BlockingChannel:
 
 
 class _ServerEndpoint(NamedTuple):
-    """Where a socket connects to. host: whom the certificate must name."""
+    """An address for a socket to connect to. host: the name that the certificate must have."""
 
     family: int
     end: Any
@@ -247,7 +252,7 @@ def _ends(address: str) -> list[_ServerEndpoint]:
 
 
 def _ends_in_time(address: str, patience_s: float) -> list[_ServerEndpoint]:
-    """The same, where other addresses are to be tried, too: nothing ends a look-up of a name that hangs."""
+    """Return the endpoints of an address, or fail in time: a look-up of a name that hangs cannot be ended."""
     found: SimpleQueue[list[_ServerEndpoint] | OSError | UnicodeError] = SimpleQueue()
 
     def find() -> None:
@@ -256,6 +261,8 @@ def _ends_in_time(address: str, patience_s: float) -> list[_ServerEndpoint]:
         except (OSError, UnicodeError) as exc:
             found.put(exc)
 
+    # getaddrinfo has no timeout, and nothing can interrupt it. A daemon thread is left behind if it hangs; it holds
+    # nothing but a queue.
     threading.Thread(target=find, name="txmsg-name", daemon=True).start()
     try:
         ends = found.get(timeout=max(0.001, patience_s))
@@ -267,7 +274,7 @@ def _ends_in_time(address: str, patience_s: float) -> list[_ServerEndpoint]:
 
 
 class _GreetedSocket(NamedTuple):
-    """A socket over which both sides have greeted. frames: what came behind the greeting."""
+    """A socket over which both sides have greeted. frames: those that came after the greeting."""
 
     socket: socket.socket
     tls: TlsStream | None
@@ -276,7 +283,7 @@ class _GreetedSocket(NamedTuple):
 
 
 class _BlockingCall:
-    """A call under way. Everything in it is guarded by its line's lock."""
+    """A call in progress. Guarded by the lock of its connection."""
 
     def __init__(self, number: int, gives_many: bool, lock: threading.Lock) -> None:
         self.number = number
@@ -284,7 +291,7 @@ class _BlockingCall:
         self.begun_at = time.monotonic()
         self.came = threading.Condition(lock)
         self.is_waiting = False
-        """Whether its thread waits for `came`."""
+        """True while its thread waits for `came`."""
         self.messages: deque[bytes] = deque()
         self.parts: list[bytes] = []
         self.size_bytes = 0
@@ -294,32 +301,35 @@ class _BlockingCall:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something for its thread."""
+        """True if its thread has something to do: a message, or the end."""
         return bool(self.messages) or self.is_ended
 
     def forget_parts(self) -> None:
-        """A message is whole, or is not wanted."""
+        """Forget the parts: the message is complete, or is not wanted."""
         self.parts.clear()
         self.size_bytes = 0
 
     def finish(self, error: TxmsgError | None) -> None:
-        """No more will come."""
+        """End the call: no more messages will come."""
         self.is_ended, self.error = True, error
         self.came.notify()
 
 
 class _BlockingConnection:
-    """A socket, and who waits for what. One thread reads at a time, and one writes.
+    """A socket and the calls that wait for its frames. One thread reads at a time, and one writes.
 
-    Any thread may be interrupted anywhere, as by Ctrl-C: then it reads no more, and another one does; if it was within
-    a frame, the line is of no more use.
+    Any thread may be interrupted anywhere, as by Ctrl-C: another one then reads instead; if it was interrupted within a
+    frame, the connection is lost.
     """
 
     def __init__(self, connected: _GreetedSocket, who: str) -> None:
         self._socket, self._tls, self._reader, frames = connected
         self._ciphering = threading.Lock()
-        """Of `tls`, which both the thread that reads and the one that writes use."""
+        """Guards `_tls`, which both the reading and the writing thread use."""
         self._who = who
+        # Two locks: `_lock` guards calls and state and is held for moments only; `_writing` is held while a frame is
+        # sent, which may take as long as the server does not read. Never taken in the other order: `_lose`, which needs
+        # `_lock`, is called by a writer.
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._calls: dict[int, _BlockingCall] = {}
@@ -329,11 +339,12 @@ class _BlockingConnection:
         self._is_read = False
         self._is_retired = False
         self._is_going: str | None = None
-        """Why no more calls begin."""
+        """The reason why no more calls begin."""
         self._told: TxmsgError | None = None
-        """The same, if the server has said so."""
+        """The same reason as an error, if the server has sent it."""
         self._lost: str | None = None
         self._socket.setblocking(False)
+        # Not select.select: it fails for descriptors above 1,023, which a process with many connections has.
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
@@ -343,8 +354,11 @@ class _BlockingConnection:
     # ---- calls
 
     def takes_calls(self) -> bool:
-        """Whether a call may begin. Looks at what came while nobody waited: the server may have gone."""
+        """Return True if a call may begin. Reads what came while no call waited: the server may have gone."""
         with self._lock:
+            # Without a waiting thread nothing reads, so a GOAWAY or the end of the connection may lie unread in the
+            # socket. Found here, it costs a new connection; found after the request was sent, it would cost the caller
+            # an OutcomeUnknown.
             looks = not self._is_read and self._lost is None
             if looks:
                 self._is_read = True
@@ -355,7 +369,8 @@ class _BlockingConnection:
             return self._lost is None and self._is_going is None
 
     def begin_call(self, *, gives_many: bool) -> _BlockingCall:
-        """A new call. Raises BrokerUnavailable when none can begin, Unauthenticated if we are not let in."""
+        """Begin a call. Raises BrokerUnavailable if none can begin, Unauthenticated if the server refuses our
+        credential."""
         with self._lock:
             if self._told is not None:
                 raise not_begun(self._who, self._told)
@@ -368,7 +383,7 @@ class _BlockingConnection:
             return call
 
     def end_call(self, call: _BlockingCall) -> None:
-        """Nobody waits for this call any more."""
+        """Forget a call that its caller no longer waits for, and cancel it at the server unless it has ended."""
         with self._lock:
             del self._calls[call.number]
             self._hand_over()
@@ -380,19 +395,19 @@ class _BlockingConnection:
             self.send_frames(WireFrameKind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
 
     def retire(self) -> None:
-        """Closes the connection when the calls under way have ended: there is a newer one."""
+        """Close the connection when the calls in progress have ended: a newer one replaces it."""
         with self._lock:
             self._is_retired, self._is_going = True, self._is_going or "there is a newer connection"
             if not self._calls:
                 self._lose("the connection was closed")
 
     def lose(self, reason: str) -> None:
-        """Ends the connection: calls under way fail."""
+        """End the connection: calls in progress fail."""
         with self._lock:
             self._lose(reason)
 
     def abandon(self) -> None:
-        """In a forked child: closes its copy of the socket. The parent's stays, and ends with the parent."""
+        """In a forked child, close its copy of the socket. The parent's stays open, and ends with the parent."""
         self._socket.close()
 
     def _lose(self, reason: str) -> None:
@@ -400,6 +415,8 @@ class _BlockingConnection:
             self._lost = reason
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        # A thread that reads owns the descriptor: closed here, its number could be given to another socket, which that
+        # thread would then read. It closes the socket itself when it comes to `_lose`.
         if not self._is_read:
             self._socket.close()
         for call in self._calls.values():
@@ -411,7 +428,7 @@ class _BlockingConnection:
     def send_frames(
         self, kind: WireFrameKind, flags: int, call: _BlockingCall, pieces: Iterable[Buffer], deadline: float
     ) -> None:
-        """Sends a message, given in pieces.
+        """Send a message, given in pieces.
 
         Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later.
         """
@@ -430,7 +447,8 @@ class _BlockingConnection:
             is_first = False
 
     def _write(self, frame: bytes, deadline: float) -> None:
-        """Raises TimeoutError; if the frame has left in part, or is encrypted, the line is lost."""
+        """Write a frame. Raises TimeoutError; if part of the frame was sent, or it was encrypted, the connection is
+        lost."""
         rest = memoryview(frame)
         try:
             if self._tls is not None:
@@ -460,9 +478,13 @@ class _BlockingConnection:
     # ---- reading
 
     def receive(self, call: _BlockingCall, deadline: float) -> bytes | None:
-        """The next message of a call; None behind its last. Reads for all who wait while nobody else does."""
+        """Return the next message of a call; None after its last. Reads for all waiting threads if none of them
+        reads."""
         while True:
             with self._lock:
+                # The loop has one rule: exactly one of the waiting threads reads. Whoever leaves with its reply, an
+                # error or a timeout wakes another one by `_hand_over` under the same lock, or the others would wait for
+                # frames that no thread reads.
                 while self._is_read and not call.has_news:
                     left_s = deadline - time.monotonic()
                     if left_s <= 0 or not self._wait(call, left_s):
@@ -486,7 +508,7 @@ class _BlockingConnection:
             self._ping_if_silent(call)
 
     def _ping_if_silent(self, call: _BlockingCall) -> None:
-        """Pings a server that is silent while it is waited for, and gives up one that does not answer."""
+        """Ping a server that is silent while a call waits, and give up one that does not answer."""
         now = time.monotonic()
         since = max(self._heard_at, call.begun_at)
         if now - since < _SILENCE_S:
@@ -512,7 +534,7 @@ class _BlockingConnection:
             call.is_waiting = False
 
     def _hand_over(self, *, but: _BlockingCall | None = None) -> None:
-        """Has a thread read that waits, unless one reads."""
+        """Wake one waiting thread to read, unless a thread reads."""
         if not self._is_read:
             for call in self._calls.values():
                 if call is not but and call.is_waiting and not call.has_news:
@@ -520,7 +542,9 @@ class _BlockingConnection:
                     return
 
     def _read(self, patience_s: float) -> None:
-        """Reads once, as the one thread that does, and gives the frames to those who wait for them."""
+        """Read once, as the one reading thread, and pass the frames to their calls."""
+        # The reason is set before the bytes are taken out of the socket and cleared after: an exception of a signal
+        # handler between both loses bytes, and the finally block must end the connection then.
         data, reason = b"", ""
         try:
             if self._readable.poll(max(0.0, patience_s) * 1000):
@@ -584,7 +608,7 @@ class _BlockingConnection:
             raise ProtocolError(f"a server sends no frames of kind {kind}")
 
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
-        """The server begins no call after `last_call`."""
+        """Fail the calls after `last_call`: the server has not begun them, and begins no more."""
         self._is_going, self._told = str(error), error
         for call in self._calls.values():
             if call.number > last_call and not call.is_ended:

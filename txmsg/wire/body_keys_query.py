@@ -21,7 +21,7 @@ class KeysQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundKeys:
-    """Their keys, in the order of the query; empty: erased, or never encrypted."""
+    """Keys in the order of the query; an empty key: erased, or never encrypted."""
 
     keys: Sequence[bytes] = field(repr=False)
 

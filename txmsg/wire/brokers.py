@@ -1,4 +1,4 @@
-"""How brokers are named: by addresses, of one Notify database or several. Knows no network."""
+"""Addresses of brokers, of one Notify database or several. Knows no network."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from txmsg.errors import InvalidName, MisuseError
 from txmsg.wire.address import check_address
 
 BROKERS_VARIABLE: Final = "TXMSG_BROKERS"
-"""The variable that names brokers for whoever is not told any: applications, producers, consumers and commands."""
+"""The environment variable that names the brokers of applications, producers, consumers and commands without
+`brokers`."""
 BROKERS_DEFAULT: Final = "localhost:7700"
 MEMORY: Final = "memory:"
-"""In place of addresses: what is sent stays in this process."""
+"""Used in place of addresses: sent messages stay in this process."""
 
 
 def addresses_of(brokers: object) -> list[str]:
-    """The addresses in "host:port", "host:port,host:port" or a list of these. Raises InvalidName for anything else."""
+    """Return the addresses in "host:port", "host:port,host:port" or a list of these. Raises InvalidName for anything
+    else."""
     if isinstance(brokers, str):
         texts: list[object] = list(brokers.split(","))
     elif isinstance(brokers, Iterable):
@@ -30,10 +32,10 @@ def addresses_of(brokers: object) -> list[str]:
 
 
 def shards_of(brokers: object, *, takes_memory: bool = False) -> list[list[str]]:
-    """The addresses of each Notify database: several are separated by semicolons, or are lists in a list.
+    """Return the addresses of each Notify database: several are separated by semicolons, or are lists in a list.
 
-    None: what the variable TXMSG_BROKERS says, or else localhost:7700. takes_memory: whether it may be MEMORY alone.
-    Raises InvalidName, and MisuseError for an address that is listed for two of them.
+    None: the value of the variable TXMSG_BROKERS, or localhost:7700. takes_memory: True if MEMORY alone is allowed.
+    Raises InvalidName, and MisuseError for an address that is listed for two databases.
     """
     if brokers is None:
         try:

@@ -1,4 +1,4 @@
-"""Who makes the call that is being answered, and what it may do: at the depth where things are found and changed."""
+"""The caller of the call that is being answered, and its rights, for the code that finds and changes things."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from txmsg.wire.access.rules import ALL_NAMES, Names, Right
 
 
 class Caller(NamedTuple):
-    """A principal's name, and the address that it calls from. Empty: it is this process itself."""
+    """A principal's name, and the address that it calls from. Empty: this process itself."""
 
     name: str
     address: str
 
 
 class Calling(Protocol):
-    """What knows its caller, as a connection does."""
+    """An object that knows its caller, as a connection does."""
 
     @property
     def caller(self) -> Caller: ...
@@ -32,7 +32,7 @@ class Calling(Protocol):
 
     @property
     def usage(self) -> Usage | None:
-        """What its user takes of the server; None without authentication."""
+        """The use of the server by its user; None without authentication."""
         ...
 
 
@@ -43,41 +43,42 @@ class _KnownCaller(NamedTuple):
 
 
 answering: ContextVar[Calling | None] = ContextVar("answering", default=None)
-"""Set by the server in the task of each call. Not an argument: a change is made several layers below its method."""
+"""Set by the server in the task of each call. Not an argument: changes are made several layers below the method."""
 
 
 def current_caller() -> Caller:
-    """Who makes the call that is being answered."""
+    """Return the caller of the call that is being answered."""
     calling = answering.get()
     return Caller("", "") if calling is None else calling.caller
 
 
 def signature(claimed: str) -> str:
-    """By whom a change is, as it is kept: the user that makes the call, or without authentication who it says to be."""
+    """Return the author of a change, as it is stored: the user that calls, or `claimed` without authentication."""
     calling = answering.get()
     return claimed if calling is None or calling.principal is ANYONE else calling.principal.name
 
 
 def current_usage() -> Usage | None:
-    """What its user takes of the server, and may take; None without authentication."""
+    """Return the use of the server by the caller's user; None without authentication."""
     calling = answering.get()
     return None if calling is None else calling.usage
 
 
 def may(right: Right, name: str) -> bool:
-    """Whether who makes the call that is being answered may do this with what the call has found."""
+    """Return True if the caller may do this with a name that the call has found."""
     calling = answering.get()
     return calling is None or allows(calling.principal.rights, right, name)
 
 
 def names_for(right: Right) -> Names:
-    """The names for which `may`: for pages, where leaving out rows would leave their names in what tells the next."""
+    """Return the names for which `may` is true: a page that only left out rows would reveal their names in its
+    cursor."""
     calling = answering.get()
     return ALL_NAMES if calling is None else calling.principal.rights.names(right)
 
 
 def refusal(right: Right, name: str) -> PermissionDenied | None:
-    """The error unless `may`."""
+    """Return the error if `may` is false, else None."""
     if may(right, name):
         return None
     calling = answering.get()
@@ -86,14 +87,14 @@ def refusal(right: Right, name: str) -> PermissionDenied | None:
 
 
 def require(right: Right, name: str) -> None:
-    """Raises PermissionDenied unless `may`."""
+    """Raise PermissionDenied unless `may` is true."""
     if (error := refusal(right, name)) is not None:
         raise error
 
 
 @contextmanager
 def calling_as(caller: Caller) -> Iterator[None]:
-    """What runs inside is done for this caller: for what needs no server, as commands on the database."""
+    """Run the block for this caller: for changes without a server, such as commands on the database."""
     token = answering.set(_KnownCaller(caller))
     try:
         yield

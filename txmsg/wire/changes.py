@@ -1,6 +1,6 @@
-"""What somebody has changed, as the audit log tells it: the same words in a broker's table and in a server's log lines.
+"""Changes as the audit log records them: in the same words in a broker's table and in a server's log lines.
 
-Knows no database. A MetaQ server has none either: its audit log are its log lines.
+Knows no database. A MetaQ server has none either: its log lines are its audit log.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from txmsg.wire.caller import Caller, current_caller
 _log = EventLog(__name__)
 
 ANYONE: Final = "anyone"
-"""Who calls, where there is no authentication."""
+"""Name of the caller at a server without authentication."""
 ITSELF: Final = "txmsg"
-"""What a process does by itself."""
+"""Name of the author of changes that a process makes by itself."""
 _STATE_LENGTH_MAX: Final = 8000
 _TARGET_LENGTH_MAX: Final = 1000
 
 State = Mapping[str, object] | None
-"""What is there before or after a change, as far as it matters. None: nothing."""
+"""State before or after a change, as far as it matters. None: absent."""
 
 
 class AuditedChange(NamedTuple):
@@ -36,7 +36,7 @@ class AuditedChange(NamedTuple):
     after: str | None
 
     def log_change(self) -> None:
-        """Logs it."""
+        """Log the change."""
         _log.info(
             "audit.recorded",
             "%(who)s, from %(address)s: %(action)s %(target)s, before %(before)s, after %(after)s",
@@ -52,7 +52,8 @@ class AuditedChange(NamedTuple):
 def change_of(
     action: str, target: str, *, before: State = None, after: State = None, caller: Caller | None = None
 ) -> AuditedChange:
-    """An entry. caller: who has done it, if not who makes the call that is being answered."""
+    """Return the audit entry of a change. caller: its author; by default the caller of the call that is being
+    answered."""
     caller = caller or current_caller()
     who = caller.name or (ANYONE if caller.address else ITSELF)
     return AuditedChange(who, caller.address, action, target[:_TARGET_LENGTH_MAX], _json(before), _json(after))

@@ -1,7 +1,7 @@
-"""A client's side of the protocol for asyncio: calls to one server, over one connection that is made when it is needed.
+"""The client side of the protocol for asyncio: calls to one server, over one connection that is made on demand.
 
-A call that fails for want of an answer says whether it may have been carried out: BrokerUnavailable when it certainly
-was not, OutcomeUnknown when it may have been. What is tried again is the caller's to say. Belongs to one loop.
+A call that fails for want of an answer says if it may have been carried out: BrokerUnavailable when it certainly was
+not, OutcomeUnknown when it may have been. Retries are left to the caller. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
 _LOOK_S = 5.0
 _SILENCE_S = 10.0
-"""A server that has said nothing for so long, while it is waited for, is sent a ping."""
+"""Seconds without a byte from a server that is waited for, after which it is sent a ping."""
 _PING_S_MAX = 5.0
-"""One that has not answered it by then is taken for dead."""
+"""Seconds that it has to answer the ping; then it is considered dead."""
 _CONNECT_S_MAX = 10.0
 
 
 class Channel:
-    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: what is there, for errors.
+    """Calls to the server at `address`, HOST:PORT or unix:PATH. kind: the server's kind, for errors.
 
     tls: for a HOST:PORT. token: for a server that requires authentication.
     """
@@ -59,10 +59,11 @@ class Channel:
         await self.close()
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """The reply. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
+        """Return the reply. Raises the server's error, BrokerUnavailable or OutcomeUnknown."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         message = packed(checked(request))
         connection = self._connection
+        # Checked here, too: a lone call on an open connection needs no further coroutine.
         if connection is None or not connection.takes_calls:
             connection = await self._connected(deadline)
         return read_reply(method, await connection.ask_once(method, message, deadline), self.who)
@@ -70,12 +71,12 @@ class Channel:
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
     ) -> ClientStream[RequestT, ReplyT]:
-        """Begins a call in which messages are many; `timeout_s` is for the connection. Close the stream at the end."""
+        """Begin a call in which messages are many; `timeout_s` is for the connection. Close the stream at the end."""
         connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
         return ClientStream(connection, method, first)
 
     async def close(self) -> None:
-        """Calls under way fail. Closing twice is fine."""
+        """Close the channel; calls in progress fail. Closing twice is fine."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -85,7 +86,7 @@ class Channel:
         await asyncio.sleep(0)  # in which asyncio closes the sockets
 
     async def _connected(self, deadline: float) -> _ClientConnection:
-        """The connection, made if there is none. All who wait for it share one attempt."""
+        """Return the connection, made if necessary. All callers that wait for it share one attempt."""
         if self._is_closed:
             raise unreachable(self.who, "the channel was closed")
         if self._connection is not None and self._connection.takes_calls:
@@ -116,7 +117,7 @@ class Channel:
             connecting.exception()  # whoever waited was told
 
     async def _connect_in_time(self) -> _ClientConnection:
-        """Of a name's several addresses each has its share of the time, in turn.
+        """Connect within _CONNECT_S_MAX seconds. Each of a name's addresses has its share of the time, in turn.
 
         Not happy_eyeballs_delay, which uvloop lacks: it is rare that an address neither takes nor refuses a connection.
         """
@@ -159,15 +160,17 @@ class Channel:
 
 
 class _ClientConnection(WireConnection):
-    """A connection to a server, and who waits for what."""
+    """A connection to a server, and the calls that wait for its frames."""
 
     def __init__(self, who: str, tls: TlsStream | None = None, *, token: str = "") -> None:
         super().__init__(tls=tls, token=token)
         self.ready: asyncio.Future[None] = self.loop.create_future()
+        # False until the server's greeting: before it, nothing shows that a server of this protocol and version is
+        # there.
         self.takes_calls = False
         self._closed_by = "the connection is not open"
         self._told: TxmsgError | None = None
-        """Why the server takes no more calls, if it has said so."""
+        """The error by which the server has said that it accepts no more calls."""
         self._who = who
         self._waiting: dict[int, asyncio.Future[Buffer]] = {}
         self._streams: dict[int, ClientStream[Any, Any]] = {}
@@ -178,7 +181,7 @@ class _ClientConnection(WireConnection):
     # ---- calls
 
     async def ask_once(self, method: Method[Any, Any], request: bytes, deadline: float) -> Buffer:
-        """The bytes of the reply."""
+        """Return the bytes of the reply."""
         self.require_open()
         loop = self.loop
         answer: asyncio.Future[Buffer] = loop.create_future()
@@ -188,6 +191,8 @@ class _ClientConnection(WireConnection):
         self.send_frames(
             WireFrameKind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request
         )
+        # Not asyncio.timeout: when the deadline passes, `_expire` cancels the call at the server, and the caller gets
+        # OutcomeUnknown; a cancelled caller gets nothing but its CancelledError.
         timer = loop.call_at(deadline, self._expire, call)
         if self._looking is None:
             self._ping_if_silent()
@@ -200,7 +205,7 @@ class _ClientConnection(WireConnection):
             del answer  # its error knows this frame, and would keep the request until it is collected
 
     def begin_call(self, stream: ClientStream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
-        """Begins a call in which messages are many."""
+        """Begin a call in which messages are many; return its number."""
         self.require_open()
         call = self.next_call()
         self._streams[call] = stream
@@ -211,7 +216,7 @@ class _ClientConnection(WireConnection):
         return call
 
     def end_call(self, call: int) -> None:
-        """Nobody wants more of this call."""
+        """Cancel a call of which no more is wanted."""
         if self._streams.pop(call, None) is not None:
             self._cancel(call)
 
@@ -220,12 +225,12 @@ class _ClientConnection(WireConnection):
         self.send_frames(WireFrameKind.CANCEL, 0, call)
 
     def require_open(self) -> None:
-        """Raises BrokerUnavailable when no more calls can begin, Unauthenticated if we are not let in."""
+        """Raise BrokerUnavailable if no more calls can begin, Unauthenticated if the server refuses our credential."""
         if not self.takes_calls:
             raise unreachable(self._who, self._closed_by) if self._told is None else not_begun(self._who, self._told)
 
     def next_call(self) -> int:
-        """Its number."""
+        """Return the number of a new call."""
         self._next_call += 1
         if self._next_call == CALLS_MAX:
             self.takes_calls, self._closed_by = False, "the connection was used up"
@@ -288,13 +293,15 @@ class _ClientConnection(WireConnection):
             self._fail(call, unanswered(self._who, reason))
 
     def _go_away(self, last_call: int, error: TxmsgError) -> None:
-        """The server begins no call after `last_call`."""
+        """Fail the calls after `last_call`: the server has not begun them, and begins no more."""
         self.takes_calls, self._told = False, error
+        # Only these can be repeated safely. Calls up to `last_call` were begun: their replies may still come, and if
+        # not they are OutcomeUnknown.
         for call in [call for call in (*self._waiting, *self._streams) if call > last_call]:
             self._fail(call, not_begun(self._who, error))
 
     def _ping_if_silent(self) -> None:
-        """Pings a server that is silent, while it is waited for."""
+        """Ping a server that is silent while a call waits, and abort if it does not answer."""
         self._looking = None
         if self.is_lost or not (self._waiting or self._streams):
             return
@@ -310,7 +317,7 @@ class _ClientConnection(WireConnection):
 
 
 class ClientStream(Generic[RequestT, ReplyT]):
-    """A call in which messages are many, as its caller has it."""
+    """The caller's side of a call in which messages are many."""
 
     def __init__(self, connection: _ClientConnection, method: Method[RequestT, ReplyT], first: RequestT) -> None:
         self._connection = connection
@@ -322,12 +329,12 @@ class ClientStream(Generic[RequestT, ReplyT]):
         self._call = connection.begin_call(self, method, packed(checked(first)))
 
     async def send_request(self, request: RequestT) -> None:
-        """Sends a message, and returns when the server is taking it."""
+        """Send a message, and return when the server is receiving it."""
         self._connection.send_frames(WireFrameKind.PUSH, 0, self._call, packed(request))
         await self._connection.drained(self._call)
 
     async def receive(self) -> ReplyT | None:
-        """The next message; None at the end. Raises what the server told, or OutcomeUnknown."""
+        """Return the next message; None at the end. Raises the server's error, or OutcomeUnknown."""
         while not self._replies:
             if self._error is not None:
                 raise self._error
@@ -338,27 +345,27 @@ class ClientStream(Generic[RequestT, ReplyT]):
         return read_reply(self._method, self._replies.popleft(), "the server")
 
     def close(self) -> None:
-        """Ends the call, if it has not ended. Closing twice is fine."""
+        """End the call, unless it has ended. Closing twice is fine."""
         self._connection.end_call(self._call)
 
     def put_reply(self, message: Buffer) -> None:
-        """A message came."""
+        """Add a message that came."""
         self._replies.append(message)
         self._came.set()
 
     def finish(self, error: TxmsgError | None) -> None:
-        """No more will come."""
+        """End the stream: no more messages will come."""
         self._error, self._is_ended = error, True
         self._came.set()
 
 
 def too_large(who: str) -> ProtocolError:
-    """The error of a reply that is larger than any."""
+    """Return the error of a reply that exceeds MESSAGE_SIZE_BYTES_MAX."""
     return ProtocolError(f"{who} sent a reply of over {MESSAGE_SIZE_BYTES_MAX} bytes")
 
 
 def read_reply(method: Method[Any, ReplyT], data: Buffer, who: str) -> ReplyT:
-    """The reply in these bytes. Raises ProtocolError."""
+    """Return the reply in these bytes. Raises ProtocolError."""
     try:
         return unpacked(method.reply, data)
     except DecodeError as exc:

@@ -14,13 +14,13 @@ _OF_PLAIN: Final = [column.name for column in OF_PLAIN if column.name not in _AP
 
 
 def packed_columns(topic: str, columns: Columns) -> MessageColumns:
-    """The messages of a topic as a request has them. A column without values is left out."""
+    """Return the messages of a topic in the form of a request. A column without values is left out."""
     values = {name: getattr(columns, name) or None for name in _OF_HALF}
     return MessageColumns(topic=topic, transaction_id=b"".join(columns.transaction_id), **values)
 
 
 def columns_of(batch: MessageColumns, *, is_half: bool) -> Columns:
-    """The messages of a request as lists: Protobuf decodes a text each time it is read.
+    """Return the messages of a request as lists: Protobuf would decode a text each time it is read.
 
     Raises ProtocolError when the ids do not divide. Other columns may still differ in length.
     """

@@ -1,7 +1,8 @@
-"""One connection of the protocol, as both sides have it: frames in and out, greetings, pings, and fair writing.
+"""One connection of the protocol, the part that both sides share: frames in and out, greetings, pings, and fair
+writing.
 
-Small messages go out at once, in the order in which they were sent. A message larger than a frame goes out part by
-part as the other side takes it, and those of several calls take turns. Knows no methods. Belongs to one loop.
+Small messages are written at once, in the order in which they were sent. A message larger than a frame is written part
+by part as the other side reads it, and messages of several calls take turns. Knows no methods. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from txmsg.wire.v1.wire_pb2 import Greeting
 
 VERSION: Final = 1
 _WRITE_HIGH_BYTES: Final = 8 * PART_SIZE_BYTES
-"""So much of large messages is given to a connection and its kernel ahead of what is sent: less costs throughput, and a
-small message waits behind more of it."""
+"""Bytes of large messages that are given to a connection and its kernel ahead: fewer cost throughput, and with more a
+small message waits longer behind them."""
 _PARTIAL_MAX: Final = 1000
 _PARTIAL_BYTES_MAX: Final = 320 * 1024 * 1024
-"""Messages of which a part is missing still, together."""
+"""Size of all messages that have arrived in part, together."""
 _JOINED_BYTES_MAX: Final = 16 * 1024
-"""A message up to so large is copied to be sent with others in one call of the kernel; of a larger one nothing is."""
+"""A message up to this size is copied to be sent with others in one system call; a larger one is not copied."""
 _KEEPALIVE_IDLE_S: Final = 20
 _KEEPALIVE_PROBES: Final = 3
 
@@ -52,13 +53,13 @@ _log = EventLog(__name__)
 
 
 def greeting(*, blocking: bool = False, token: str = "") -> bytes:
-    """What each side sends first; a client also gives its token."""
+    """Return the bytes that each side sends first; a client's contain its token."""
     hello = Greeting(versions=[VERSION], release=_release, blocking=blocking, token=token)
     return PREFACE + frame_of(WireFrameKind.HELLO, payload=hello.SerializeToString())
 
 
 def read_greeting(frame: WireFrame) -> Greeting:
-    """What the other side said first. Raises ProtocolError if it was something else, or of another version."""
+    """Return the greeting of the other side. Raises ProtocolError if the frame is not one, or is of another version."""
     if frame.kind != WireFrameKind.HELLO:
         raise ProtocolError(f"its first frame is of kind {frame.kind}, not a greeting")
     try:
@@ -73,7 +74,8 @@ def read_greeting(frame: WireFrame) -> Greeting:
 
 
 def set_options(sock: socket.socket) -> None:
-    """Has the kernel find out whether a silent peer's machine is still there, and keep little that was not sent."""
+    """Set the socket's options: keepalive detects a silent peer's dead machine, and the kernel buffers little unsent
+    data."""
     if sock.family == socket.AF_UNIX:
         return
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else a small message waits behind megabytes of a large one
@@ -86,20 +88,20 @@ def set_options(sock: socket.socket) -> None:
 
 
 class Partial:
-    """A message that has not come whole; a refused one is not kept."""
+    """A message that has arrived in part; a refused one is not kept."""
 
     def __init__(self, kind: int, call: int, allowed_bytes: int, due_at: float) -> None:
         self.kind = kind
         self.call = call
         self.allowed_bytes = allowed_bytes
         self.due_at = due_at
-        """When more of it must have come."""
+        """Loop time at which more of it must have come."""
         self.is_refused = False
         self.kept = bytearray()
 
 
 class Traffic:
-    """Bytes of all connections that share it."""
+    """Counts of bytes, of all connections that share it."""
 
     __slots__ = ("received_bytes", "sent_bytes")
 
@@ -109,9 +111,9 @@ class Traffic:
 
 
 class WireConnection(asyncio.Protocol):
-    """One of them.
+    """A connection of the protocol.
 
-    Subclasses say what comes of it: `greeted`, `take_message`, `lost` and what else stands first here.
+    Subclasses handle what arrives: `greeted`, `take_message`, `lost` and the other methods that stand first here.
     """
 
     def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None, token: str = "") -> None:
@@ -120,20 +122,21 @@ class WireConnection(asyncio.Protocol):
         self._token = token
         self.loop = asyncio.get_running_loop()
         self.peer: Greeting | None = None
-        """What the other side said first, when it has."""
+        """The greeting of the other side, once it has come."""
         self.peer_name = "a local process"
         self.is_lost = False
         self.heard_at = self.full_since = self.loop.time()
-        """When something came last; and since when the other side has not taken what is written, if it `is_full`."""
+        """Loop times: of the last bytes received; and since when the other side reads nothing, if `is_full`."""
         self.is_full = False
         self._full_bytes = 0
         self.waiting_bytes_max = self.backlog_bytes_max = float("inf")
-        """Of large messages that have not left, and of what the other side does not take: above it, nothing is read."""
+        """Bytes of large messages that have not been sent, and of data that the other side does not read: above,
+        nothing is read."""
         self.arrival_s = self.arrival_bytes_per_s = float("inf")
-        """A message may be so far behind this rate."""
+        """Seconds that a message may be behind this rate."""
         self._reader = FrameReader()
         self.partial: dict[tuple[int, int], Partial] = {}
-        """Messages that have not come whole, by kind and call."""
+        """Messages that have arrived in part, by kind and call."""
         self._partial_bytes = 0
         self._out: list[Buffer] = []
         self._will_flush = False
@@ -142,7 +145,7 @@ class WireConnection(asyncio.Protocol):
         self._is_held_back = self._is_finished = False
 
     def _renew(self) -> None:
-        """In a forked child, closes its copy of the socket, and nothing else: so the other side sees the parent end."""
+        """In a forked child, close its copy of the socket, and nothing else: so the other side sees the parent end."""
         if not self.is_lost and not self._transport.is_closing():
             self.is_lost = True  # else a child of the child would close a file of its parent's that has the number
             with suppress(OSError):  # whatever else was told of the fork has closed it
@@ -151,31 +154,31 @@ class WireConnection(asyncio.Protocol):
     # ---- what subclasses say
 
     def greeted(self) -> None:
-        """The other side has greeted."""
+        """Handle the greeting of the other side."""
 
     def take_message(self, kind: int, flags: int, call: int, message: Buffer) -> None:
-        """A message came. ProtocolError ends the connection."""
+        """Handle a message. A ProtocolError ends the connection."""
         raise NotImplementedError
 
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
-        """How large a message may be that comes in parts, of which this is the first; 0 if nobody wants it."""
+        """Return the maximum size of a message whose first part this is; 0 if the message is not wanted."""
         raise NotImplementedError
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
-        """A message became larger than that, and is not kept."""
+        """Handle a message that has exceeded its maximum, and is not kept."""
         raise NotImplementedError
 
     def arriving(self, size_bytes: int) -> None:
-        """So many bytes more of messages that have not come whole are kept, or fewer."""
+        """Count bytes of messages that have arrived in part; a negative number when they are complete or dropped."""
 
     def lost(self, reason: str) -> None:
-        """The connection is at its end."""
+        """Handle the end of the connection."""
         raise NotImplementedError
 
     # ---- writing
 
     def send_frames(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
-        """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost.
+        """Send a message, given in pieces: soon, or as the other side reads. Does nothing once the connection is lost.
 
         The pieces must not change: large ones are not copied.
         """
@@ -188,6 +191,7 @@ class WireConnection(asyncio.Protocol):
             self._lanes.setdefault(call, deque()).append(OutgoingMessage(kind, flags, call, pieces))
             self._fill()
             self._set_reading()
+        # Written at once and not copied. What was joined before it leaves first, so that messages keep their order.
         elif size_bytes > _JOINED_BYTES_MAX:
             self._flush()
             self._write(header_of(kind, flags, call, size_bytes), *pieces)
@@ -198,10 +202,12 @@ class WireConnection(asyncio.Protocol):
             self._out += pieces
             if not self._will_flush:
                 self._will_flush = True
+                # Not written here: messages of callers that are ready in the same turn of the loop leave in one system
+                # call.
                 self.loop.call_soon(self._flush)
 
     def drop(self, call: int) -> bool:
-        """Neither sends nor keeps what is there of a message of this call that is not whole. Whether one was sent."""
+        """Forget the unsent and the incomplete messages of this call. Returns True if one was being sent."""
         was_sent = self._lanes.pop(call, None) is not None
         if was_sent:
             self._tell_drained()
@@ -211,12 +217,12 @@ class WireConnection(asyncio.Protocol):
         return was_sent
 
     async def drained(self, call: int) -> None:
-        """Returns when what was sent of this call is on its way, or the connection is lost."""
+        """Return when the messages sent for this call are on their way, or the connection is lost."""
         while call in self._lanes:
             await self._progress()
 
     async def emptied(self) -> None:
-        """Returns when the other side takes what is sent, or the connection is lost."""
+        """Return when the other side reads again, or the connection is lost."""
         while self.is_full and not self.is_lost:
             await self._progress()
 
@@ -226,12 +232,13 @@ class WireConnection(asyncio.Protocol):
         await drained
 
     def close(self) -> None:
-        """Sends what was small enough to be sent already, then closes."""
+        """Write the small messages that wait, then close."""
         self._flush()
         self._transport.close()
 
     def finish(self) -> None:
-        """The same, but waits for the other side to close: what it has not read yet is not lost by that."""
+        """Write the small messages that wait, and end only our direction: closing could destroy data that the other
+        side has not read yet."""
         self._flush()
         if not self._is_finished and not self._transport.is_closing():
             self._is_finished = True
@@ -244,33 +251,33 @@ class WireConnection(asyncio.Protocol):
                 self._transport.write_eof()
 
     def abort(self, reason: str) -> None:
-        """Closes at once."""
+        """Close at once."""
         self._end_connection(reason)
         self._transport.abort()
 
     def hold_back(self, held_back: bool) -> None:
-        """Whether nothing more is read, because too much waits here."""
+        """Stop reading because too much waits here, or resume it."""
         self._is_held_back = held_back
         self._set_reading()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is read now, for whatever reason."""
+        """True while nothing is read, for any reason."""
         return not self.is_lost and not self._transport.is_closing() and not self._transport.is_reading()
 
     def look_full(self, now: float) -> None:
-        """Notes whether the other side has taken anything since the last look."""
+        """Note if the other side has read anything since the last look."""
         size_bytes = self._transport.get_write_buffer_size()
         if size_bytes < self._full_bytes:
             self.full_since = now
         self._full_bytes = size_bytes
 
     def is_overdue(self, now: float) -> bool:
-        """Whether a message comes too slowly."""
+        """Return True if a message arrives too slowly."""
         return any(partial.due_at < now for partial in self.partial.values())
 
     def put_off(self, seconds: float) -> None:
-        """Nothing was read for so long: messages may come so much later."""
+        """Extend the deadlines of incomplete messages by seconds in which nothing was read."""
         for partial in self.partial.values():
             partial.due_at += seconds
 
@@ -295,8 +302,12 @@ class WireConnection(asyncio.Protocol):
     def _fill(self) -> None:
         self._flush()
         while self._lanes and not self.is_full:
+            # A dict as a ring: the first call's next frame is written, and the call moves to the end. So a large
+            # message waits for one frame of each other one, whatever their sizes.
             call, lane = next(iter(self._lanes.items()))
             del self._lanes[call]
+            # Cut when the transport has room, not when the message is sent: so about _WRITE_HIGH_BYTES are buffered,
+            # and a cancelled call drops the rest.
             frame = lane[0].next_frame()
             if not lane[0].size_bytes:
                 lane.popleft()
@@ -312,9 +323,11 @@ class WireConnection(asyncio.Protocol):
                 waiting.set_result(None)
 
     def _set_reading(self) -> None:
-        """Reads on unless too much waits: a peer that does not take replies does not get to send requests."""
+        """Resume reading unless too much waits: a peer that does not read replies may not send further requests."""
         if self.is_lost or self._transport.is_closing():
             return
+        # Back-pressure: without it a client that sends requests and reads no replies would fill this process with
+        # replies.
         waiting_bytes = sum(message.size_bytes for lane in self._lanes.values() for message in lane)
         if (
             self._is_held_back
@@ -329,10 +342,12 @@ class WireConnection(asyncio.Protocol):
 
     def _take_frame(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
+        # Before anything else: until the greeting is read and accepted, a peer can make this side do nothing at all.
         if self.peer is None:
             self.peer = read_greeting(frame)
             self.greeted()
         elif kind == WireFrameKind.PING:
+            # LAST marks an answer. Answering answers would have both sides ping each other forever.
             if not flags & LAST:
                 self.send_frames(WireFrameKind.PING, LAST, call, payload)
         elif flags & MORE or (self.partial and (kind, call) in self.partial):
@@ -349,11 +364,15 @@ class WireConnection(asyncio.Protocol):
             if not allowed_bytes:
                 return
             partial = self.partial[kind, call] = Partial(kind, call, allowed_bytes, now + self.arrival_s)
+            # A bound on the number as well as on the bytes: begun messages with empty parts cost memory, too.
             if len(self.partial) > _PARTIAL_MAX:
                 raise ProtocolError(f"{len(self.partial)} messages are begun and not finished")
+        # Each byte extends the deadline at the least allowed rate, but never beyond arrival_s from now: a fast
+        # beginning does not pay for a long silence later.
         partial.due_at = min(partial.due_at + len(payload) / self.arrival_bytes_per_s, now + self.arrival_s)
         if partial.is_refused:
             pass
+        # Refused, but the connection stays: the remaining parts are already on their way, and other calls share it.
         elif len(partial.kept) + len(payload) > partial.allowed_bytes:
             self.refuse(partial)
             self.too_large(kind, call, partial.allowed_bytes)
@@ -371,7 +390,7 @@ class WireConnection(asyncio.Protocol):
             raise ProtocolError(f"{len(self.partial)} messages are sent at once, of over {_PARTIAL_BYTES_MAX} bytes")
 
     def refuse(self, partial: Partial) -> None:
-        """Keeps nothing of this message, nor of what comes of it still."""
+        """Drop this message, and ignore the rest of it."""
         partial.is_refused = True
         self._forget_kept(partial)
 
@@ -385,6 +404,8 @@ class WireConnection(asyncio.Protocol):
             self.is_lost = True
             self._lanes.clear()
             self.partial.clear()
+            # Given back before `lost`, which subclasses use to leave shared state: the server's total must not keep
+            # bytes of dead connections.
             self.arriving(-self._partial_bytes)
             self._partial_bytes = 0
             self._tell_drained()
@@ -393,7 +414,7 @@ class WireConnection(asyncio.Protocol):
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio has it."""
+        """Set the connection up and greet; called by asyncio."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         set_options(transport.get_extra_info("socket"))
@@ -405,7 +426,7 @@ class WireConnection(asyncio.Protocol):
         self._token = ""  # of no more use
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio has it."""
+        """Decrypt, split and handle received bytes; called by asyncio."""
         self.heard_at = self.loop.time()
         try:
             if self._tls is not None:
@@ -432,17 +453,17 @@ class WireConnection(asyncio.Protocol):
                 self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio has it."""
+        """End the connection; called by asyncio."""
         self._end_connection("the connection was closed" if exc is None else str(exc))
 
     def pause_writing(self) -> None:
-        """As asyncio has it."""
+        """Note that the other side does not read; called by asyncio."""
         self.is_full = True
         self.full_since = self.loop.time()
         self._full_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """As asyncio has it."""
+        """Continue writing; called by asyncio."""
         self.is_full = False
         self._fill()
         self._set_reading()

@@ -1,4 +1,4 @@
-"""Where a client's token comes from. Read again for each connection, so that a rotation needs no restart."""
+"""The source of a client's token. Read for each connection, so that a rotation needs no restart."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txmsg.wire.tls import TlsChoice, client_context
 
 TOKEN_VARIABLE: Final = "TXMSG_TOKEN"
 TOKEN_FILE_VARIABLE: Final = "TXMSG_TOKEN_FILE"
-"""Goes before the other one."""
+"""Takes precedence over TOKEN_VARIABLE."""
 _log = EventLog(__name__)
 
 
 class ClientToken:
-    """What a client gives servers that require authentication. The token itself is never in a repr, log or error."""
+    """The token that a client sends to servers with authentication. Never shown in a repr, log or error."""
 
     def __init__(self, where: str, read: Callable[[], str]) -> None:
         self._where = where
@@ -34,7 +34,7 @@ class ClientToken:
         return bool(self._last)
 
     def read(self) -> str:
-        """The token as it is now, "" for none. One that cannot be read is logged, and the one before is used."""
+        """Return the current token, "" for none. If it cannot be read, log that and return the previous one."""
         try:
             self._last = self._checked(self._read())
         except (MisuseError, OSError) as exc:
@@ -42,8 +42,11 @@ class ClientToken:
         return self._last
 
     def for_host(self, host: str, *, is_protected: bool) -> str:
-        """The same, for a connection to this host. Raises MisuseError where others could read it on its way."""
+        """Return the current token, for a connection to this host. Raises MisuseError where others could read it on the
+        network."""
         token = self.read()
+        # Refused rather than logged: a token that was sent once in clear text has to be replaced, and a client with a
+        # forgotten tls= would send it at each connection.
         if token and not is_protected and not is_loopback(host):
             raise MisuseError(
                 f"the token of {self._where} is not sent to {host} without TLS, where others could read it: give tls=, "
@@ -62,12 +65,12 @@ class ClientToken:
 
 
 TokenChoice: TypeAlias = str | Path | Callable[[], str] | ClientToken | None
-"""What users say: a token, the path of a file with one, or a function that returns one; None is what the environment
-says, "" is none."""
+"""A user's `token=`: a token, the path of a file with one, or a function that returns one; None takes it from the
+environment, "" is no token."""
 
 
 def client_token(token: TokenChoice) -> ClientToken:
-    """What the user's `token=` means. Raises MisuseError."""
+    """Return the meaning of a user's `token=`. Raises MisuseError."""
     if isinstance(token, ClientToken):
         return token
     if token is None:
@@ -84,7 +87,7 @@ def client_token(token: TokenChoice) -> ClientToken:
 
 
 def check_token(token: object) -> None:
-    """Raises MisuseError for what is no choice. Reads no file, and does not call a function."""
+    """Raise MisuseError for an invalid `token=`. Reads no file, and does not call a function."""
     if isinstance(token, str):
         _of_text(token)
     elif not (token is None or isinstance(token, Path | ClientToken) or callable(token)):
@@ -92,14 +95,14 @@ def check_token(token: object) -> None:
 
 
 class ClientAccess(TypedDict):
-    """How a client gets into servers, for all that connects to them: `Brokers(addresses, **access)`."""
+    """Credentials of a client, for everything that connects to servers: `Brokers(addresses, **access)`."""
 
     tls: TlsChoice
     token: TokenChoice
 
 
 def client_access(tls: TlsChoice, token: TokenChoice) -> ClientAccess:
-    """What the user's `tls=` and `token=` mean, read once. Raises MisuseError."""
+    """Return the meaning of a user's `tls=` and `token=`, read once. Raises MisuseError."""
     return ClientAccess(tls=client_context(tls) or False, token=client_token(token))
 
 

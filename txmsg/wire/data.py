@@ -1,6 +1,6 @@
-"""Bytes that go behind a message and are not copied: a message `{ HEAD head = 1; bytes data = 2; }` of a .proto file.
+"""Bytes that follow a message and are not copied: a message `{ HEAD head = 1; bytes data = 2; }` of a .proto file.
 
-What goes over the wire is that message as protobuf has it; but neither side has protobuf touch the data.
+The bytes on the wire are those of that message in Protobuf; but neither side has Protobuf touch the data.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ _DATA_TAG = 2 << 3 | 2
 
 
 def pieces_of(message: object, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
-    """The bytes of a message, in pieces. data: what its field `data` is to have, in pieces."""
+    """Return the bytes of a message, in pieces. data: the pieces of its field `data`."""
     head = packed(message)
     size_bytes = sum(map(len, data))
     return (head, bytes([_DATA_TAG]) + _varint_of(size_bytes), *data) if size_bytes else (head,)
 
 
 def split(message: Buffer) -> tuple[bytes, memoryview]:
-    """The inverse: the message without its data, and that where it stands. Raises ProtocolError."""
+    """Return the message without its data, and a view of the data; the inverse of `pieces_of`. Raises ProtocolError."""
     view = memoryview(message)
     if not view:
         return b"", view
     try:
+        # Stricter than Protobuf, which allows fields in any order: the data can be found without parsing only if the
+        # head comes first.
         if view[0] != _HEAD_TAG:
             raise ProtocolError(f"a message of {len(view)} bytes does not begin with its head")
         size_bytes, at = _varint_at(view, 1)
@@ -54,7 +56,7 @@ def _varint_of(number: int) -> bytes:
 
 
 def _varint_at(view: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number, and the position after it."""
     number = shift = 0
     while (byte := view[at]) & 0x80 and shift < 63:
         number |= (byte & 0x7F) << shift

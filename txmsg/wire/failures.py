@@ -1,4 +1,4 @@
-"""How a call fails: what the server told, as bytes and back; and what a caller is told where no server did."""
+"""Failures of calls: a server's error as bytes and back, and the errors of calls that no server answered."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from txmsg.wire.frames import Buffer
 from txmsg.wire.v1.wire_pb2 import CallError
 
 TEXT_LENGTH_MAX = 1000
-"""Of an error. What somebody at the other end says goes into logs."""
+"""Characters of an error's text. A text from the other side goes into logs."""
 
 
 class NoAnswer(Exception):
-    """The cause of an error that no server told: the connection failed, or the time was over."""
+    """The cause of an error that no server reported: the connection failed, or the time was over."""
 
 
 def bytes_of_error(error: TxmsgError) -> bytes:
-    """The payload of an ERROR."""
+    """Return the payload of an ERROR frame."""
     text = str(error)[:TEXT_LENGTH_MAX].encode(errors="replace").decode()  # a path may hold surrogates
     told = CallError(code=error.code, text=text)
     if isinstance(error, OffsetOutOfRange):
@@ -39,7 +39,7 @@ def bytes_of_error(error: TxmsgError) -> bytes:
 
 
 def error_of_bytes(payload: Buffer, who: str) -> TxmsgError:
-    """The inverse; `who` told it."""
+    """Return the error in the payload of an ERROR frame; the inverse of `bytes_of_error`. who: its sender."""
     try:
         told = CallError.FromString(bytes(payload))
     except DecodeError:
@@ -49,7 +49,7 @@ def error_of_bytes(payload: Buffer, who: str) -> TxmsgError:
 
 
 def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
-    """The exception for what a server told; begin and end are those of OffsetOutOfRange."""
+    """Return the exception for an error that a server reported; begin and end are those of OffsetOutOfRange."""
     error = error_of_code(code, text)
     if isinstance(error, OffsetOutOfRange):
         error.begin, error.end = begin, end
@@ -59,14 +59,17 @@ def error_of_told(code: str, text: str, begin: int, end: int) -> TxmsgError:
 
 
 def unreachable(who: str, reason: str) -> BrokerUnavailable:
-    """The error of a call that was certainly not carried out. `who`: as 'broker 10.0.0.1:7700'."""
+    """Return the error of a call that was certainly not carried out. who: such as 'broker 10.0.0.1:7700'."""
     error = BrokerUnavailable(f"{who} cannot be reached ({printable(reason)}): check the address and that it runs")
     error.__cause__ = NoAnswer(reason)
     return error
 
 
 def not_begun(who: str, told: TxmsgError) -> TxmsgError:
-    """The error of a call that the server did not begin, as it `told` when it took no more. Each call has its own."""
+    """Return the error of a call that the server did not begin: it `told` this error when it stopped accepting calls.
+
+    A new exception for each call: a shared one would collect the tracebacks of all.
+    """
     if isinstance(told, Unauthenticated):
         return Unauthenticated(str(told))
     if isinstance(told, Overloaded):
@@ -77,12 +80,12 @@ def not_begun(who: str, told: TxmsgError) -> TxmsgError:
 
 
 def unanswered(who: str, reason: str) -> OutcomeUnknown:
-    """The error of a call that was sent, and may have been carried out."""
+    """Return the error of a call that was sent, and may have been carried out."""
     error = OutcomeUnknown(f"{who} did not answer ({printable(reason)}): the request may have been carried out")
     error.__cause__ = NoAnswer(reason)
     return error
 
 
 def was_told(error: TxmsgError) -> bool:
-    """Whether a server said so, and not the connection for want of an answer."""
+    """Return True if a server reported this error; False if it stands for a missing answer."""
     return not isinstance(error.__cause__, NoAnswer)

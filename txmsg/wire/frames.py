@@ -1,7 +1,7 @@
-"""Frames: the bytes of a connection, as docs/protocol.md has them. Pure: knows no socket, no loop and no method.
+"""Frames: the bytes of a connection, as specified in docs/protocol.md. Pure: knows no socket, no loop and no method.
 
-A frame is a header of 10 bytes and a payload. A message that is larger than a frame comes in parts, between which
-other calls may have theirs.
+A frame is a header of 10 bytes and a payload. A message that is larger than a frame is sent in parts; frames of other
+calls may be sent between them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from txmsg.errors import ProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PREFACE: Final = b"txmsg\x00\x01\n"
-"""The first bytes of each side: a foreign client is known by them, and so is another framing."""
+"""The first bytes of each side: by them a foreign client, or another framing, is detected."""
 PART_SIZE_BYTES: Final = 128 * 1024
-"""The payload of a frame is at most so large: between two frames of a large message, others have theirs."""
+"""Size of a frame's payload, at most: between two frames of a large message, other calls send theirs."""
 GREETING_SIZE_BYTES_MAX: Final = 4096
-"""So much is kept of a side that has not said yet who it is."""
+"""Size of a frame from a peer that has not greeted yet, at most."""
 CALLS_MAX: Final = 2**31
-"""A connection is left after so many calls: their numbers must not come round while an old one is under way."""
+"""Calls of a connection before it is replaced: call numbers must not wrap around while an old call is in progress."""
 _TLS_ALERT: Final = b"\x15\x03"
-"""What a server with TLS answers to a client without."""
+"""The first bytes of a server with TLS to a client without."""
 _HEADER: Final = Struct(">IBBI")
 _CALL_HEAD: Final = Struct(">BI")
 
 
 class WireFrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     CALL = 2
@@ -44,13 +44,13 @@ class WireFrameKind(IntEnum):
 
 
 MORE: Final = 1
-"""Flag: the message goes on in the next frame of this call and kind."""
+"""Flag: the message continues in the next frame of this call and kind."""
 LAST: Final = 2
 """Flag of CALL and PUSH: the caller sends no more messages of this call. Of PING: this is the answer."""
 
 
 class WireFrame(NamedTuple):
-    """One of them. call: which call it belongs to, 0 for none."""
+    """A frame. call: the number of its call, 0 for none."""
 
     kind: int
     flags: int
@@ -59,21 +59,21 @@ class WireFrame(NamedTuple):
 
 
 class CallHead(NamedTuple):
-    """What a CALL begins with."""
+    """The beginning of a CALL."""
 
     method: str
     timeout_ms: int
     size_bytes: int
-    """Of the head itself: the request follows."""
+    """Size of the head itself: the request follows."""
 
 
 def header_of(kind: int, flags: int, call: int, size_bytes: int) -> bytes:
-    """The header of a frame with a payload of this size."""
+    """Return the header of a frame with a payload of this size."""
     return _HEADER.pack(size_bytes, kind, flags, call)
 
 
 def frame_of(kind: int, flags: int = 0, call: int = 0, payload: bytes = b"") -> bytes:
-    """A frame, whole."""
+    """Return a whole frame."""
     return _HEADER.pack(len(payload), kind, flags, call) + payload
 
 
@@ -86,15 +86,16 @@ class OutgoingMessage:
         self._call = call
         self._pieces = deque(memoryview(piece) for piece in pieces)
         self.size_bytes = sum(map(len, self._pieces))
-        """What is left of it."""
+        """Bytes that have not been taken by `next_frame`."""
 
     def next_frame(self) -> list[Buffer]:
-        """The next frame, in pieces; with the last one, `size_bytes` is 0."""
+        """Return the next frame, in pieces; with the last one, `size_bytes` becomes 0."""
         size_bytes = left_bytes = min(self.size_bytes, PART_SIZE_BYTES)
         self.size_bytes -= size_bytes
         flags = self._flags | MORE if self.size_bytes else self._flags
         frame: list[Buffer] = [header_of(self._kind, flags, self._call, size_bytes)]
         while left_bytes:
+            # Slices of memoryviews: a body of many MiB is never copied, only cut at the borders of frames.
             piece = self._pieces.popleft()
             if len(piece) > left_bytes:
                 self._pieces.appendleft(piece[left_bytes:])
@@ -105,7 +106,7 @@ class OutgoingMessage:
 
 
 def parts_of(kind: int, flags: int, call: int, *pieces: Buffer) -> Iterator[bytes]:
-    """The frames of a message of any size, which is given in pieces."""
+    """Yield the frames of a message of any size, which is given in pieces."""
     leaving = OutgoingMessage(kind, flags, call, pieces)
     yield b"".join(leaving.next_frame())
     while leaving.size_bytes:
@@ -113,12 +114,12 @@ def parts_of(kind: int, flags: int, call: int, *pieces: Buffer) -> Iterator[byte
 
 
 def call_head(method: bytes, timeout_ms: int) -> bytes:
-    """What stands before a request: which method is meant, and how long the caller waits for it."""
+    """Return the bytes before a request: the method, and the time that the caller waits for it."""
     return _CALL_HEAD.pack(len(method), min(timeout_ms, 0xFFFFFFFF)) + method
 
 
 def read_call_head(payload: Buffer) -> CallHead:
-    """The inverse of `call_head`. Raises ProtocolError."""
+    """Return the head of a CALL; the inverse of `call_head`. Raises ProtocolError."""
     if len(payload) < _CALL_HEAD.size:
         raise ProtocolError(f"a call of {len(payload)} bytes is too short")
     length, timeout_ms = _CALL_HEAD.unpack_from(payload)
@@ -130,7 +131,7 @@ def read_call_head(payload: Buffer) -> CallHead:
 
 
 class FrameReader:
-    """Cuts what comes into frames."""
+    """Splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -138,11 +139,14 @@ class FrameReader:
         self._size_bytes_max = GREETING_SIZE_BYTES_MAX
 
     def feed(self, data: bytes) -> list[WireFrame]:
-        """The frames that are complete with these bytes. Raises ProtocolError: then the connection is of no use."""
+        """Return the frames that are complete with these bytes. Raises ProtocolError: then the connection cannot be
+        used."""
         if self._rest:
             data = self._rest + data
         at, end = 0, len(data)
         if not self._has_preface:
+            # Compared with as many bytes as have come: a foreign client is refused by its first byte, and one that
+            # sends the preface byte by byte is not.
             if data[: len(PREFACE)] != PREFACE[:end]:
                 if data.startswith(_TLS_ALERT):
                     raise ProtocolError("it speaks TLS only: set TXMSG_TLS_CA, or give tls=")
@@ -155,6 +159,7 @@ class FrameReader:
         frames = []
         while end - at >= _HEADER.size:
             size, kind, flags, call = _HEADER.unpack_from(data, at)
+            # Checked by the header alone, before anything is buffered: a stranger's claim of 4 GiB costs 10 bytes here.
             if size > self._size_bytes_max:
                 raise ProtocolError(f"a frame of {size} bytes: at most {self._size_bytes_max} are allowed here")
             begin = at + _HEADER.size
@@ -163,10 +168,11 @@ class FrameReader:
             at = begin + size
             self._size_bytes_max = PART_SIZE_BYTES
             frames.append(WireFrame(kind, flags, call, data[begin:at]))
+        # At most one incomplete frame is kept, so no more than that is copied again with the next read.
         self._rest = data[at:]
         return frames
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the next byte begins a frame."""
+        """True if the next byte begins a frame."""
         return not self._rest and self._has_preface

@@ -1,4 +1,4 @@
-"""What a server answers: its methods by name, and how large their requests may be. Knows no connection."""
+"""Handlers of a server: its methods by name, and the maximum size of their requests. Knows no connection."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from txmsg.wire.values import SIZE_BYTES_MAX
 
 
 class Handlers:
-    """What answers each method.
+    """The handler of each method.
 
-    services: what answers the methods of each, by the generated class that lists them: a method of the same name, as
-    `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
-    `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. One that is
+    services: the object that answers each service, by the generated class that lists its methods: with a method of the
+    same name, as `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
+    `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. A handler that is
     marked by `with_call` gets a `ServerCall`, too.
-    larger_requests: the size of those that may be larger than `request_size_bytes_max`, by the method's name.
+
+    larger_requests: sizes of requests that may be larger than `request_size_bytes_max`, by the method's name.
     """
 
     def __init__(
@@ -37,11 +38,11 @@ class Handlers:
         self._larger_requests = larger_requests
 
     def find_method(self, name: str) -> tuple[Method[Any, Any], Handler] | None:
-        """The method of this name, and what answers it; None if it is not known here."""
+        """Return the method of this name and its handler; None if it is not known here."""
         return self._by_name.get(name)
 
     def request_size_bytes_max(self, name: str) -> int:
-        """How large a request of this method may be."""
+        """Return the size of a request of this method in bytes, at most."""
         if (found := self.find_method(name)) is not None and found[0].is_json:
             return SIZE_BYTES_MAX
         return self._larger_requests.get(name, self._request_size_bytes_max)

@@ -13,14 +13,15 @@ __all__ = ["pack_headers", "readable_headers", "unpack_headers"]
 
 
 def pack_headers(headers: Mapping[str, str]) -> bytes:
-    """Headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
+    """Return headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
     if not headers:
         return b""
     return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
 
 
 def readable_headers(data: bytes | None) -> Mapping[str, str]:
-    """Headers for operators, as far as they can be read: one message of a strange client must not hide the others."""
+    """Return headers for operators, {} if they cannot be read: one message of a foreign client must not hide the
+    others."""
     try:
         return unpack_headers(data)
     except ProtocolError:
@@ -28,7 +29,7 @@ def readable_headers(data: bytes | None) -> Mapping[str, str]:
 
 
 def unpack_headers(data: bytes | None) -> Mapping[str, str]:
-    """The inverse of `pack_headers`. Raises ProtocolError for anything else."""
+    """Return headers from their stored form; the inverse of `pack_headers`. Raises ProtocolError for anything else."""
     if not data:
         return {}
     try:

@@ -1,4 +1,5 @@
-"""Where a server listens: sockets at each address of a name, how many clients it may have files for, and the end."""
+"""Listening sockets: one at each address of a name, the number of clients that the file limit allows, and the end of
+listening."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ _FILES_RESERVED = 256
 """File descriptors that are not for clients: the database's or the log's, pipes, the listening socket."""
 _PORTS_TRIED = 10
 _TURNS = 5
-"""Of the loop, from a connection that asyncio has accepted to the first step of what serves it, and one to spare."""
+"""Turns of the loop between asyncio's accept of a connection and the first step of its protocol, and one to spare."""
 
 
 def connections_allowed(connections_max: int) -> int:
-    """How many clients may be connected: `connections_max`, or fewer where the process may not open that many files.
+    """Return the number of clients that may be connected: `connections_max`, or fewer if the process may not open that
+    many files.
 
-    Raises the process's soft limit of open files to what it needs, as far as the hard limit lets it: running out of
-    them would also keep the server from its database or its log.
+    Raises the process's soft limit of open files to the number needed, as far as the hard limit allows: running out of
+    files would also cut the server off from its database or its log.
     """
     wanted = connections_max + _FILES_RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,9 +50,10 @@ def connections_allowed(connections_max: int) -> int:
 
 
 async def stop_listening(listeners: Sequence[asyncio.Server]) -> None:
-    """Takes no more connections. Those that were accepted before it are made before it returns.
+    """Stop accepting connections. Connections that were accepted before have their protocol when it returns.
 
-    No protocol knows of them when a server begins to stop: it would leave them open.
+    Protocols of accepted connections do not exist yet when a server begins to stop: without the wait it would leave
+    them open.
     """
     loop = asyncio.get_running_loop()
     for listener in listeners:
@@ -63,7 +66,7 @@ async def stop_listening(listeners: Sequence[asyncio.Server]) -> None:
 
 
 def loopback() -> str:
-    """The host of this machine's loopback in HOST:PORT: 127.0.0.1, or [::1] on a machine that has only IPv6.
+    """Return the host of this machine's loopback in HOST:PORT: 127.0.0.1, or [::1] on a machine that has only IPv6.
 
     Not localhost: whether that name resolves, and to what, depends on files and servers outside of txmsg.
     """
@@ -73,7 +76,7 @@ def loopback() -> str:
 
 @cache
 def loopback_end() -> tuple[socket.AddressFamily, str]:
-    """The family of this machine's loopback, and its host without brackets, for sockets."""
+    """Return the family of this machine's loopback, and its host without brackets, for sockets."""
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -85,7 +88,8 @@ def loopback_end() -> tuple[socket.AddressFamily, str]:
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket at each address of this name that this machine has; at the same port, also where 0 is asked for."""
+    """Return a socket bound at each address of this name that this machine has, all at the same port, also if port is
+    0."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     ends = list(dict.fromkeys((family, end) for family, _, _, _, end in found))
     for tries_left in reversed(range(_PORTS_TRIED)):
@@ -120,6 +124,8 @@ def _bound_at(ends: Sequence[tuple[int, Any]]) -> list[socket.socket]:
 def _listener(family: int, end: Any, *, is_alone: bool) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Otherwise a restarted server could not bind its port for a minute, while the kernel keeps its old connections
+        # in TIME_WAIT.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6 and not is_alone:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own

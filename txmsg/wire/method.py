@@ -1,6 +1,6 @@
-"""What can be called: the name of a method on the wire, and the messages it takes and gives.
+"""Methods that can be called: their names on the wire, and their request and reply types.
 
-Where messages flow they are of Protobuf; those of administration are dataclasses in JSON (see values.py).
+Where messages flow, the types are of Protobuf; those of administration are dataclasses in JSON (see values.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, eq=False)
 class Method(Generic[RequestT, ReplyT]):
-    """One of them.
+    """A method of a service.
 
     name: as SERVICE/METHOD. takes_many: the caller sends messages until it says that it has sent the last one.
     gives_many: replies come until the call ends. takes_data, gives_data: requests, or replies, have data (see data.py).
@@ -40,29 +40,29 @@ class Method(Generic[RequestT, ReplyT]):
 
     @property
     def is_json(self) -> bool:
-        """Whether its messages are dataclasses."""
+        """True if its messages are dataclasses."""
         return not issubclass(self.request, Message)
 
 
 def methods_of(service: type) -> dict[str, Method[Any, Any]]:
-    """The methods of a service by what they are called in Python. service: the class that lists them."""
+    """Return the methods of a service by their names in Python. service: the class that lists them."""
     return {name: method for name, method in vars(service).items() if isinstance(method, Method)}
 
 
 def packed(message: object) -> bytes:
-    """The bytes of a request or a reply."""
+    """Return the bytes of a request or a reply."""
     return message.SerializeToString() if isinstance(message, Message) else values.packed(message)
 
 
 def checked(request: MessageT) -> MessageT:
-    """The request, which is made here. Raises MisuseError for a value that its field cannot have."""
+    """Return a request that is about to be sent. Raises MisuseError for a value that its field cannot have."""
     if not isinstance(request, Message):
         values.check(request)
     return request
 
 
 def unpacked(kind: type[MessageT], data: Buffer, *, strict: bool = False) -> MessageT:
-    """The inverse. strict: fields of JSON that are not known are refused.
+    """Return the request or reply in these bytes; the inverse of `packed`. strict: refuse unknown fields of JSON.
 
     Raises Protobuf's DecodeError and RecursionError; ProtocolError for JSON, and InvalidName for a NUL in its texts.
     """

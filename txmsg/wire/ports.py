@@ -1,6 +1,7 @@
-"""Ports that stay a server's own while it is down: of those that the kernel gives to nobody by itself.
+"""Ports that stay a server's own while it is down: outside the range that the kernel assigns by itself.
 
-Port 0 would give one that any connection may be given in the meantime, even one that looks for the server.
+The kernel may assign a port that it gave for port 0 to any connection in the meantime, even to one that looks for the
+server.
 """
 
 from __future__ import annotations
@@ -24,27 +25,28 @@ _COUNT_MIN: Final = 5_000
 
 
 def own_port() -> int:
-    """A port of loopback that nobody has, and that is not given away while its server restarts.
+    """Return a free port of loopback that is not assigned to another process while its server restarts.
 
-    A process never gets one twice, before it has had all; two processes seldom get the same.
+    A process gets each port once, until it has had all; two processes seldom get the same.
     """
     return next(_ports_of(os.getpid()))
 
 
 @cache
 def _ports_of(_pid: int) -> Iterator[int]:
-    """pid: of this process. One that was forked goes another way through them."""
+    """Return the ports of this process in its own order. pid: of this process, so that a forked child has another
+    order."""
     return free_ports(not_given()[1::2])
 
 
 def not_given() -> range:
-    """Ports that the kernel gives to nobody by itself. Of them `own_port` takes the odd ones."""
+    """Return the ports that the kernel does not assign by itself. `own_port` uses the odd ones."""
     end = int(_GIVEN_BY_THE_KERNEL.read_text().split()[0]) if _GIVEN_BY_THE_KERNEL.exists() else _END
     return range(_FIRST, max(end, _FIRST + _COUNT_MIN))
 
 
 def free_ports(ports: range) -> Iterator[int]:
-    """Those that nobody has when they are asked for, for ever, from anywhere on."""
+    """Yield ports that are free when asked for, endlessly, from a random position on."""
     start = random.SystemRandom().randrange(len(ports))
     return filter(_is_free, itertools.cycle([*ports[start:], *ports[:start]]))
 

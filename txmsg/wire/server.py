@@ -1,7 +1,7 @@
-"""A server of the protocol, for brokers and MetaQ: listens, looks after its connections, and stops in order.
+"""A server of the protocol, for brokers and MetaQ: listens, watches its connections, and stops in order.
 
-Knows no service: what answers a method is given. Errors of txmsg become ERROR frames; whatever else a method raises is
-logged, and told as an error of the server. Belongs to one loop.
+Knows no service: it is given the handlers of methods. Errors of txmsg become ERROR frames; any other exception of a
+method is logged, and reported as an error of the server. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _log = EventLog(__name__)
 
 _CLOSE_S_MAX = 1.0
 CLOSING_S_MAX = 2 * _CLOSE_S_MAX
-"""How much longer than its grace a server takes to stop."""
+"""Seconds that a server takes to stop beyond its grace, at most."""
 _BACKLOG = 1024
 _SAY_AGAIN_S = 60.0
 _SAY_OPEN_AGAIN_S = 3600.0
 
 
 class WireServer:
-    """Listens after `bind` and `start`, until `stop`. handlers: what it answers. shared: by its connections."""
+    """A server: listens after `bind` and `start`, until `stop`. handlers: answer its methods. shared: state of its
+    connections."""
 
     def __init__(self, handlers: Handlers, shared: Shared[ServerConnection]) -> None:
         self.shared = shared
@@ -39,14 +40,14 @@ class WireServer:
             shared.guard.on_change = self._look_at_credentials
         self._address = ""
         self._is_open = False
-        """Whether other machines reach it, and clients need neither a certificate nor, over TLS, a token."""
+        """True if other machines reach it, and clients need neither a certificate nor, over TLS, a token."""
         self._say_open_at = 0.0
         self._listeners: list[asyncio.Server] = []
         self._out_of_files_at: float | None = None
         self._looking: asyncio.TimerHandle | None = None
 
     async def bind(self, listen: str) -> str:
-        """Takes HOST:PORT, or unix:PATH. Returns it with the port that was taken for 0. Raises MisuseError."""
+        """Bind HOST:PORT, or unix:PATH. Returns it with the assigned port instead of 0. Raises MisuseError."""
         loop = asyncio.get_running_loop()
         if listen.startswith(UNIX):
             path = listen.removeprefix(UNIX)
@@ -90,14 +91,17 @@ class WireServer:
         return self._address
 
     async def start(self) -> None:
-        """Takes connections from now on."""
+        """Begin to accept connections."""
         assert self._listeners, "bind comes first"
         for listener in self._listeners:
             await listener.start_serving()
         self._end_slow()
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
+        """Stop accepting calls; calls in progress have `grace_s` seconds, then they are cancelled. Closes all
+        connections."""
+        # In this order: with the listeners closed first, no connection can come after the GOAWAYs were sent. GOAWAY
+        # names the last call that was begun, so clients repeat all later ones elsewhere without doubt.
         await stop_listening(self._listeners)
         self.shared.is_stopping = True
         if self._looking is not None:
@@ -105,6 +109,7 @@ class WireServer:
         connections = list(self.shared.connections)
         for connection in connections:
             connection.go_away(BrokerUnavailable(STOPPING))
+        # Twice: cancelled calls get another moment to roll back and to answer.
         for patience_s in (grace_s, _CLOSE_S_MAX):
             tasks = [task for connection in connections for task in connection.tasks()]
             if tasks:
@@ -113,6 +118,7 @@ class WireServer:
                 connection.cancel_calls()
         for connection in connections:
             connection.finish()
+        # Only clients that read now can close in answer to our end; a blocking client notices it at its next call.
         closing = [connection.ended for connection in connections if not connection.is_lost and connection.reads_now]
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S_MAX)
@@ -120,7 +126,8 @@ class WireServer:
             connection.abort("the server has stopped")
 
     def _look_at_credentials(self) -> None:
-        """Users, rules or limits have changed: who has lost its credential is cut off, and calls that wait end."""
+        """Apply changed users, rules or limits: disconnect users whose credential is gone, and end waiting calls
+        without a right."""
         assert self.shared.guard is not None
         self.shared.usages.apply_limits(self.shared.guard.snapshot.users)
         for connection in list(self.shared.connections):
@@ -132,6 +139,7 @@ class WireServer:
         self._looking = loop.call_later(self.shared.limits.look_s, self._end_slow)
         now = loop.time()
         for connection in list(self.shared.connections):
+            # One timer for all connections instead of one each, which every byte received would have to reset.
             connection.end_if_slow(now)
         self.shared.table.close_slow_strangers()
         if self.shared.tls is not None:
@@ -147,7 +155,7 @@ class WireServer:
         self._look_at_files(now)
 
     def _look_at_files(self, now: float) -> None:
-        """Says that no file can be opened. uvloop closes connections then, and says nothing."""
+        """Log that no file can be opened: uvloop closes connections then, and logs nothing."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as exc:

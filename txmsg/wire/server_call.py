@@ -1,4 +1,4 @@
-"""A call under way, as the method has it that answers."""
+"""A call in progress, as its handler sees it."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 def with_call(handler: HandlerT) -> HandlerT:
-    """Marks what answers a method with one request and one reply, and is to be given the `ServerCall`, too."""
+    """Mark the handler of a method with one request and one reply, so that it gets the `ServerCall`, too."""
     handler.with_call = True  # type: ignore[attr-defined]
     return handler
 
 
 class CallConnection(Calling, Protocol):
-    """The connection of a call, as the call sees it, and the method that answers."""
+    """The connection of a call, as the call and its handler see it."""
 
     @property
     def is_full(self) -> bool:
-        """The client does not take what was sent to it."""
+        """True while the client does not read what was sent to it."""
         ...
 
     async def emptied(self) -> None:
-        """Returns when it takes more, or is gone."""
+        """Return when the client reads more, or is gone."""
         ...
 
     def count_held_bytes(self, size_bytes: int) -> None:
-        """So many bytes more of requests are under way, or fewer."""
+        """Count bytes of requests in progress; negative when they are done."""
         ...
 
     def send_frames(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
-        """Sends a message of a call."""
+        """Send a message of a call."""
         ...
 
     async def drained(self, call: int) -> None:
-        """Returns when the client is taking what was sent of a call."""
+        """Return when the client is receiving the messages sent for a call."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class RunningCall:
-    """A call under way. call: where messages are many. request: the first one."""
+    """A call in progress. call: set where messages are many. request: the first one."""
 
     deadline: float
     size_bytes: int
@@ -63,7 +63,7 @@ class RunningCall:
     call: ServerCall[Any, Any] | None = None
 
     def cancel(self) -> None:
-        """Once only: what it does to end must not be cancelled, too."""
+        """Cancel the task, once only: its clean-up must not be cancelled as well."""
         if self.task is not None and not self.task.cancelling():
             self.task.cancel()
 
@@ -73,7 +73,7 @@ def ignore() -> None:
 
 
 class ServerCall(Generic[RequestT, ReplyT]):
-    """A call in which messages are many, as the method has it that answers: iterate over requests, `send` replies."""
+    """A call in which messages are many, as its handler sees it: iterate over requests, `send_reply` replies."""
 
     def __init__(self, connection: CallConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
         self.connection = connection
@@ -83,24 +83,26 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self._is_ended = False
         self._came = asyncio.Event()
         self.unsent: Callable[[], object] = ignore
-        """Called when the reply has not left: the connection was lost, or the client has cancelled the call."""
+        """Called if the reply has not been sent: the connection was lost, or the client has cancelled the call."""
 
     def put_first_request(self, request: RequestT, *, is_last: bool) -> None:
-        """The first request, which came with the call."""
+        """Add the first request, which came with the call."""
         self._requests.append(request)
         self._is_ended = is_last
         self._came.set()
 
     def put_request(self, message: Buffer, *, is_last: bool) -> None:
-        """Another one came. A last one that is empty is only the end."""
+        """Add a further request. A last one that is empty only marks the end."""
         self._is_ended = is_last
         if message or not is_last:
             self._requests.append(message)
+            # Counted until the handler reads it: a client that streams faster than the handler works is paused by the
+            # connection's bound instead of filling this deque.
             self.connection.count_held_bytes(len(message))
         self._came.set()
 
     def forget_requests(self) -> None:
-        """The call is over: what was not taken is dropped."""
+        """Drop the requests that were not read: the call is over."""
         self.unsent()
         self.connection.count_held_bytes(
             -sum(len(request) for request in self._requests if isinstance(request, Buffer))
@@ -123,13 +125,13 @@ class ServerCall(Generic[RequestT, ReplyT]):
         return request
 
     async def send_reply(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
-        """Sends a reply, with data if it has some, and returns when the client is taking it."""
+        """Send a reply, with its data if any, and return when the client is receiving it."""
         self.connection.send_frames(WireFrameKind.PUSH, 0, self._call, *pieces_of(reply, data))
         await self.connection.drained(self._call)
 
 
 def read_request(method: Method[RequestT, Any], data: Buffer) -> RequestT:
-    """The request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
+    """Return the request in these bytes. Raises ProtocolError; InvalidName for a text that no database can store."""
     try:
         request = unpacked(method.request, data, strict=True)
     except (DecodeError, RecursionError) as exc:

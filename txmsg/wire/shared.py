@@ -1,6 +1,6 @@
-"""What all connections of a server share: their limits, who may connect, the table of places, and what is counted.
+"""State that all connections of a server share: limits, the guard, the table of places, and counts.
 
-Made before the server and what it answers, so that figures can read it. Knows no service and no socket.
+Made before the server and its handlers, so that figures can read it. Knows no service and no socket.
 """
 
 from __future__ import annotations
@@ -23,44 +23,45 @@ _RESERVE = 16
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may take of a server: a stranger's as a friend's."""
+    """Limits of one connection, the same for authenticated and other ones."""
 
     first_byte_s: float = 5.0
-    """A connection of which nothing has come by then is closed."""
+    """A connection that has sent nothing after these seconds is closed."""
     greeting_s: float = 10.0
-    """So is one that has not greeted and authenticated by then."""
+    """A connection that has not greeted and authenticated after these seconds is closed."""
     silence_s: float = 10.0
-    """A peer that has said nothing for so long is sent a ping; one that does not answer in as long again is cut off."""
+    """A peer that is silent for these seconds is sent a ping; one that does not answer in as long again is
+    disconnected."""
     unread_s: float = 30.0
-    """So is one that takes nothing of what is sent to it for so long."""
+    """A connection that reads nothing of what is sent to it for these seconds is closed."""
     arrival_s: float = 30.0
-    """And one whose request is so far behind this rate:"""
+    """A connection whose request is these seconds behind the following rate is closed."""
     arrival_bytes_per_s: float = 256 * 1024
     arriving_bytes: int = 256 * 1024 * 1024
-    """Of requests that have not come whole, in all connections, or one alone: above it, the slowest is refused."""
+    """Bytes of incomplete requests in all connections, or of a single one: above, the slowest is refused."""
     calls: int = 1000
-    """Calls under way at once; more are refused."""
+    """Calls in progress at once; more are refused."""
     held_bytes: int = 64 * 1024 * 1024
-    """Requests under way, and so much of large replies that were not taken: above it, no more requests are read."""
+    """Bytes of requests in progress, and also of large replies that are not read: above, no more requests are read."""
     look_s: float = 1.0
-    """How often all of this is looked at."""
+    """Seconds between checks of all these limits."""
 
 
 class Connected(Protocol):
-    """A connection, as the others of its server and the figures see it."""
+    """A connection, as the other connections of its server and the figures see it."""
 
     @property
     def calls_in_flight(self) -> int:
-        """Calls begun and not answered."""
+        """Number of calls begun and not answered."""
         ...
 
     @property
     def partial(self) -> Mapping[tuple[int, int], Partial]:
-        """Its requests that have not come whole."""
+        """Its requests that have arrived in part."""
         ...
 
     def refuse_arriving(self, partial: Partial) -> None:
-        """Refuses one of these: others need its room."""
+        """Refuse one of these: others need its room."""
         ...
 
 
@@ -68,9 +69,9 @@ ConnectedT = TypeVar("ConnectedT", bound=Connected)
 
 
 class Shared(Generic[ConnectedT]):
-    """The connections of a server, and what they share. Belongs to one loop.
+    """The connections of a server, and the state that they share. Belongs to one loop.
 
-    tls: for connections over TCP; None is without TLS. guard: who may connect, and call what; None is everybody.
+    tls: for connections over TCP; None is without TLS. guard: decides on logins and calls; None allows everything.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Shared(Generic[ConnectedT]):
         self.tls = tls
         self.guard = guard
         self.usages = Usages((lambda _: NO_LIMITS) if guard is None else guard.limits_of)
-        """What users take of the server. Nobody, without a guard."""
+        """Use of the server by each user. Empty without a guard."""
         self.failures = Failures()
         self.refusing = 0
-        """Connections whose refusal waits."""
+        """Connections whose refusal is delayed."""
         self.connections_max = connections_max
         self.table = ConnectionTable(
             "the server",
@@ -99,9 +100,9 @@ class Shared(Generic[ConnectedT]):
                 greeting_s=limits.greeting_s,
             ),
         )
-        """Connections that were refused, and wait for their end, are not in it."""
+        """Places of connections. Refused connections that wait for their end are not in it."""
         self.arriving_bytes = 0
-        """Of requests that have not come whole, in all connections."""
+        """Bytes of incomplete requests, in all connections."""
         self.connections: set[ConnectedT] = set()
         self.traffic = Traffic()
         self.calls_begun = 0
@@ -110,7 +111,7 @@ class Shared(Generic[ConnectedT]):
         self.is_stopping = False
 
     def make_room(self) -> None:
-        """Refuses the slowest of the requests that have not come whole, unless there is only one."""
+        """Refuse the slowest of the incomplete requests, unless there is only one."""
         arriving = [
             (partial.due_at, connection, partial)
             for connection in self.connections

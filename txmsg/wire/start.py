@@ -1,4 +1,4 @@
-"""Where to begin in the queues of a topic: for groups, seeks, commands and Spark alike. Pure."""
+"""Start positions in the queues of a topic: for groups, seeks, commands and Spark alike. Pure."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ class Start:
 
     @classmethod
     def earliest(cls) -> Start:
-        """The first message that is kept."""
+        """Return the position of the first message that is kept."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> Start:
-        """After the last message at present."""
+        """Return the position after the last message at present."""
         return cls("latest")
 
     @classmethod
     def at(cls, time: datetime) -> Start:
-        """The first message stored at this time or later. The time needs a time zone, as `datetime.now(UTC)` has."""
+        """Return the position of the first message stored at this time or later. `time` needs a time zone, as
+        `datetime.now(UTC)` has."""
         if not isinstance(time, datetime) or time.tzinfo is None or us_of_datetime(time) < 0:
             raise _not_valid("time", time)
         return cls("time", us_of_datetime(time))
 
     @classmethod
     def offset(cls, offset: int) -> Start:
-        """This offset of a queue."""
+        """Return the position of this offset of a queue."""
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= _OFFSET_MAX:
             raise _not_valid("offset", offset)
         return cls("offset", offset)
 
     @classmethod
     def parse(cls, text: str) -> Start:
-        """From text: "earliest", "latest", an offset, a time (ISO 8601, in UTC by default), or an age such as "2h"."""
+        """Return the position in a text: "earliest", "latest", an offset, a time (ISO 8601, in UTC by default), or an
+        age such as "2h"."""
         if text.lower() in {"earliest", "latest"}:
             return cls.earliest() if text.lower() == "earliest" else cls.latest()
         if re.fullmatch(r"[0-9]{1,19}", text):
@@ -66,13 +68,13 @@ class Start:
 
 
 def start_to_wire(start: Start) -> str:
-    """The empty text for the earliest message, "latest", or microseconds since 1970."""
+    """Return a start as text: "" for the earliest message, "latest", or microseconds since 1970."""
     assert start.kind != "offset", "check_group_start refuses offsets"
     return {"earliest": "", "latest": "latest"}.get(start.kind, str(start.value))
 
 
 def start_of_wire(text: str) -> Start:
-    """The inverse of `start_to_wire`. Raises ProtocolError."""
+    """Return the start in a text; the inverse of `start_to_wire`. Raises ProtocolError."""
     if text in {"", "latest"}:
         return Start.latest() if text else Start.earliest()
     if re.fullmatch(r"[0-9]{1,18}", text) and int(text) <= _AT_US_MAX:
@@ -81,7 +83,7 @@ def start_of_wire(text: str) -> Start:
 
 
 def check_group_start(start: object, *, default: Start) -> Start:
-    """Where a group begins that is new to a topic; `default` for None. Raises MisuseError."""
+    """Return the start of a group that is new to a topic; `default` for None. Raises MisuseError."""
     if start is None:
         return default
     if not isinstance(start, Start) or start.kind == "offset":  # an offset is one of a queue, and a topic has several
@@ -90,7 +92,7 @@ def check_group_start(start: object, *, default: Start) -> Start:
 
 
 def check_start(start: object) -> Start:
-    """`start` if it is one; else MisuseError."""
+    """Return `start` if it is a Start. Raises MisuseError."""
     if not isinstance(start, Start):
         raise _not_valid("start", start)
     return start

@@ -1,13 +1,14 @@
-"""The connections of a listening socket: who keeps a place in it when it is full. Knows no network and no protocol.
+"""The connections of a listening socket, and the choice of the one that is closed when it is full. Knows no network and
+no protocol.
 
 Each server that listens has one: brokers and MetaQ servers, the gateway, consoles and pages, and endpoints of metrics;
-docs/limits.md has their sizes and times. A connection is a stranger until it has authenticated, or, where nobody does,
-until its first request has come whole.
+docs/limits.md has their sizes and times. A connection is a stranger until it has authenticated, or, without
+authentication, until its first request has come whole.
 
-- Who is known never loses its place to a stranger: where all are known, the newcomer loses.
+- A known connection never loses its place to a stranger: if all are known, the newcomer loses.
 - Of strangers, the address with most of them loses one: so an address has a share of the table when it is full, and all
-  of it when nobody else wants it, as behind a NAT or a proxy. It loses the one that is a stranger for longest. Not the
-  newest: a client that greets at once, or a probe, would then be shut out by idle connections of its own address.
+  of it when no other address wants it, as behind a NAT or a proxy. It loses the one that is a stranger for longest. Not
+  the newest: a client that greets at once, or a probe, would then be shut out by idle connections of its own address.
 - The bound on strangers holds for those that had time to greet: while the table has room, none younger than `young_s`
   loses its place. After a restart all clients come at once, and many are accepted before the first greeting is read.
 - Strangers have `first_byte_s` for their first byte, and `greeting_s` for all that makes them known.
@@ -35,59 +36,60 @@ _PART: Final = 4
 _STALE_MAX: Final = 64
 
 _Rank: TypeAlias = tuple[int, float, int, str]
-"""Of an address: minus the count of its strangers, since when its oldest is one, and its number. The least loses."""
+"""An address's rank: minus the count of its strangers, since when its oldest is one, and its number. The smallest
+loses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionTableBounds:
-    """Of one table."""
+    """Bounds of one table."""
 
     connections: int
-    """Known ones, or strangers and known ones."""
+    """Known connections, or known ones and strangers together."""
     strangers: int = 0
-    """Of these, once they are `young_s` old or the table is full; 0 is a quarter, but 16 at least."""
+    """Strangers among these, once they are `young_s` old or the table is full; 0 means a quarter, but at least 16."""
     of_user: int = 0
-    """Of one user that is not an administrator; 0 is all but a quarter."""
+    """Connections of one user that is not an administrator; 0 means all but a quarter."""
     reserve: int = 0
-    """Places beyond, for administrators."""
+    """Places beyond these, for administrators."""
     young_s: float = 1.0
     first_byte_s: float = 5.0
     greeting_s: float = 10.0
 
     @property
     def strangers_max(self) -> int:
-        """How many strangers there may be that had time to greet."""
+        """Number of strangers that had time to greet, at most."""
         return self.strangers or max(_STRANGERS_MIN, self.connections // _PART)
 
     @property
     def of_user_max(self) -> int:
-        """How many connections one user may have."""
+        """Number of connections of one user, at most."""
         return self.of_user or self.connections - self.connections // _PART
 
 
 class ConnectionPlace:
-    """Of one connection. close: ends it at once, and says why."""
+    """The place of one connection. close: ends the connection at once, with a reason."""
 
     __slots__ = ("address", "close", "ends_itself", "has_spoken", "is_in", "is_stranger", "number", "since", "user")
 
     def __init__(self, address: str, since: float, close: Callable[[str], None]) -> None:
         self.address = address
-        """Or the network, of IPv6."""
+        """The address of the client, or its network in case of IPv6."""
         self.since = since
-        """When it came, or became a stranger again."""
+        """Clock time at which it came, or became a stranger again."""
         self.number = 0
-        """Of strangers: the later, the larger."""
+        """Order of strangers: the later, the larger."""
         self.close = close
         self.has_spoken = False
         self.ends_itself = False
-        """Whether its time as a stranger is kept elsewhere."""
+        """True if its time as a stranger is watched elsewhere."""
         self.is_stranger = True
         self.is_in = True
         self.user = ""
 
 
 class ConnectionTable:
-    """name: of the socket, for the log. clock: monotonic. Belongs to one loop."""
+    """The table of one listening socket. name: of the socket, for the log. clock: monotonic. Belongs to one loop."""
 
     def __init__(
         self, name: str, bounds: ConnectionTableBounds, *, clock: Callable[[], float] = time.monotonic
@@ -95,12 +97,12 @@ class ConnectionTable:
         self.name = name
         self.bounds = bounds
         self.closed: Counter[str] = Counter()
-        """Connections that were closed because it was full, by address, since it was last said."""
+        """Connections closed because the table was full, by address, since the last log line."""
         self._clock = clock
         self._strangers: dict[str, dict[ConnectionPlace, None]] = {}
-        """By address, those that are strangers for longest first."""
+        """Strangers by address; within an address, in the order in which they became strangers."""
         self._ranks: list[_Rank] = []
-        """A heap with that of each address, and some that are not true any more."""
+        """A heap with the rank of each address, and some outdated ranks."""
         self._numbers = 0
         self._of_users: Counter[str] = Counter()
         self.strangers = 0
@@ -111,7 +113,7 @@ class ConnectionTable:
         return self.strangers + self.known
 
     def enter(self, host: str, close: Callable[[str], None]) -> ConnectionPlace | None:
-        """A place for a connection from there; None if it loses itself. May close another one."""
+        """Return a place for a connection from this host; None if the newcomer loses. May close another connection."""
         address = network_of(host)
         now, bounds = self._clock(), self.bounds
         if len(self) >= bounds.connections + bounds.reserve or self.strangers >= bounds.strangers_max:
@@ -121,6 +123,8 @@ class ConnectionTable:
                 self._say(address if loser is None else loser.address)
                 if loser is None:
                     return None
+                # Removed before it is closed: closing calls back into `leave`, and the newcomer needs the place now,
+                # not when the transport has ended.
                 self.leave(loser)
                 loser.close("others needed its place")
         place = ConnectionPlace(address, now, close)
@@ -128,11 +132,12 @@ class ConnectionTable:
         return place
 
     def spoken(self, place: ConnectionPlace) -> None:
-        """Its first byte has come."""
+        """Note that the first byte of a connection has come."""
         place.has_spoken = True
 
     def know(self, place: ConnectionPlace, user: str = "", *, is_admin: bool = False) -> None:
-        """It is not a stranger any more, but this user's; "" is none. Raises Overloaded: it is to be closed then."""
+        """Make a stranger a known connection of this user; "" is no user. Raises Overloaded: the connection has to be
+        closed then."""
         if not place.is_in or not place.is_stranger:
             return
         bounds = self.bounds
@@ -152,16 +157,16 @@ class ConnectionTable:
             self._of_users[user] += 1
 
     def renew(self, place: ConnectionPlace) -> None:
-        """A stranger has come a step further: its time begins again, and others are strangers for longer."""
+        """Restart the time of a stranger that has made progress; it loses its place after older strangers."""
         if place.is_in and place.is_stranger:
             self._remove(place)
             place.since = self._clock()
             self._add(place)
 
     def forget_place(self, place: ConnectionPlace, *, ends_itself: bool = False) -> None:
-        """It is a stranger again: its request is answered, or its credential is not valid any more.
+        """Make a connection a stranger again: its request is answered, or its credential is no longer valid.
 
-        ends_itself: it may lose its place, but has no time here.
+        ends_itself: it may lose its place, but its time is watched elsewhere.
         """
         if not place.is_in or (place.is_stranger and not (place.ends_itself or ends_itself)):
             return
@@ -174,7 +179,7 @@ class ConnectionTable:
         self._add(place)
 
     def leave(self, place: ConnectionPlace) -> None:
-        """The connection is at its end. Leaving twice is fine."""
+        """Remove a connection that has ended. Leaving twice is fine."""
         if place.is_in:
             place.is_in = False
             if place.is_stranger:
@@ -183,7 +188,7 @@ class ConnectionTable:
                 self._leave_known(place)
 
     def close_slow_strangers(self) -> None:
-        """Closes strangers that take too long: called every second or so."""
+        """Close strangers that take too long. Called every second or so."""
         now, bounds = self._clock(), self.bounds
         late = [
             (place, "it said nothing" if not place.has_spoken else "it did not greet")
@@ -198,23 +203,27 @@ class ConnectionTable:
         self.say_closed()
 
     def say_closed(self) -> None:
-        """Logs how many were closed since that was last said, at most once a minute."""
+        """Log the number of connections closed since the last log line, at most once a minute."""
         now = self._clock()
         if self.closed and self._said_at is not None and now - self._said_at >= SAY_AGAIN_S:
             self._log_closed(now)
 
     def _loser(self, address: str) -> ConnectionPlace | None:
-        """The stranger that loses its place to one of this address; None if that one loses."""
+        """Return the stranger that loses its place to one of this address; None if the newcomer loses."""
 
+        # Outdated ranks are dropped when they reach the top, because a heap cannot remove from its middle. So each
+        # operation costs a logarithm, also during a flood of connections.
         while self._ranks and self._ranks[0] != self._rank(self._ranks[0][-1]):
             heappop(self._ranks)
         if not self._ranks:
             return None
+        # The newcomer counts for its own address: an address at the same number as the fullest one replaces a stranger
+        # of its own and not of another address.
         most = min(self._ranks[0], self._rank(address, further=1) or self._ranks[0])
         return next(iter(self._strangers[most[-1]]))
 
     def _rank(self, address: str, *, further: int = 0) -> _Rank | None:
-        """With so many further strangers; None for an address without any."""
+        """Return the rank of an address with `further` more strangers; None for an address without strangers."""
         places = self._strangers.get(address)
         if not places:
             return None
@@ -222,10 +231,12 @@ class ConnectionTable:
         return -(len(places) + further), oldest.since, oldest.number, address
 
     def _note_rank(self, address: str) -> None:
-        """The strangers of this address have changed."""
+        """Update the rank of an address whose strangers have changed."""
         rank = self._rank(address)
         if rank is not None:
             heappush(self._ranks, rank)
+        # Rebuilt when more than half is outdated, so memory follows the number of addresses and not the number of
+        # connections that ever came.
         if len(self._ranks) > 2 * len(self._strangers) + _STALE_MAX:
             self._ranks = [rank for rank in map(self._rank, self._strangers) if rank is not None]
             heapify(self._ranks)
@@ -278,7 +289,7 @@ class ConnectionTable:
 
 
 def full_text(connections_max: int) -> str:
-    """Why a connection is not taken."""
+    """Return the reason for which a connection is refused."""
     return (
         f"this server has {connections_max} connections, as many as it takes (connections_max): try again later, or "
         "ask another one"
@@ -286,7 +297,8 @@ def full_text(connections_max: int) -> str:
 
 
 def network_of(address: str) -> str:
-    """What strangers are counted by. One network of IPv6 (/64) is one address: its owner has them all."""
+    """Return the key by which strangers are counted. An IPv6 network (/64) counts as one address, because its owner has
+    all of them."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

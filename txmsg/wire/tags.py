@@ -17,7 +17,7 @@ SUBSCRIPTIONS_LENGTH_MAX = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TagExpression:
-    """Which messages of a topic are wanted. tags None: all, also those without a tag."""
+    """The wanted messages of a topic, by tag. tags None: all, also those without a tag."""
 
     tags: frozenset[str] | None
 
@@ -26,12 +26,12 @@ class TagExpression:
         return self.tags is None
 
     def matches(self, tag: str | None) -> bool:
-        """Whether a message with this tag (None: without one) is wanted."""
+        """Return True if a message with this tag (None: without one) is wanted."""
         return self.tags is None or tag in self.tags
 
     @staticmethod
     def union(expressions: Iterable[TagExpression]) -> TagExpression:
-        """What at least one of them wants."""
+        """Return the expression of messages that at least one of the expressions wants."""
         wanted: set[str] = set()
         for expression in expressions:
             if expression.tags is None:
@@ -47,7 +47,8 @@ ALL_TAGS = TagExpression(None)
 
 
 def parse_tags(text: str) -> TagExpression:
-    """`*` (or nothing) wants all; `a || b` wants messages tagged a or b. Raises InvalidName for any other text."""
+    """Return the expression in a text: `*` (or nothing) wants all; `a || b` wants messages tagged a or b. Raises
+    InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"tag expression {shown(text)} is of type {type(text).__name__}, not str: give `*`, or tags as in "
@@ -70,7 +71,7 @@ def parse_tags(text: str) -> TagExpression:
 
 @lru_cache(maxsize=512)
 def wants_of(subscriptions: tuple[tuple[str, str], ...]) -> Mapping[str, TagExpression]:
-    """What is wanted of each topic, given (topic, tag expression). A topic named twice: what either wants.
+    """Return the wanted messages of each topic, given (topic, tag expression). For a topic named twice: the union.
 
     Cached, because a consumer subscribes alike with each receive: do not change the mapping. Raises InvalidMessage
     past SUBSCRIPTIONS_LENGTH_MAX.

@@ -1,4 +1,4 @@
-"""Looks for what no request may contain: a NUL in a text, which PostgreSQL cannot store or compare."""
+"""The check for NUL characters in texts of a request, which PostgreSQL can neither store nor compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from txmsg.errors import InvalidName, TxmsgError, shown
 
 
 def nul_in(request: Any) -> TxmsgError | None:
-    """The error of a text with a NUL; but not in a list, whose items are looked at one by one, each for its own."""
+    """Return the error of a text with a NUL, or None. Skips lists: their items are checked one by one, each with its
+    own error."""
     for path in _texts_of(request.DESCRIPTOR):
         text = reduce(getattr, path, request)
         if "\0" in text:
@@ -21,7 +22,7 @@ def nul_in(request: Any) -> TxmsgError | None:
 
 @cache  # bounded by the messages of the protocol
 def _texts_of(descriptor: Any, above: tuple[Any, ...] = ()) -> tuple[tuple[str, ...], ...]:
-    """The way to each text in a message of this type that is not in a list."""
+    """Return the path to each text in a message of this type that is not in a list."""
     found: list[tuple[str, ...]] = []
     for field in descriptor.fields:
         if field.is_repeated:

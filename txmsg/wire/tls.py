@@ -1,4 +1,4 @@
-"""TLS of a connection, without the connection: what came from the network becomes what the other side said, and back.
+"""TLS of a connection, without the connection: bytes from the network become the other side's data, and back.
 
 Both transports use it, so what they check of strangers, and how they write, is the same with TLS as without. Knows no
 socket and no frames. Contexts are Python's; those that are made here, which are those of all listening sockets, require
@@ -22,8 +22,8 @@ from txmsg.runtime.logs import EventLog
 from txmsg.wire.frames import Buffer
 
 TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext | None
-"""What users say: True verifies servers by the authorities that the system trusts, a path by those in that file (PEM);
-a context says it all by itself; False is no TLS; None is what the environment says (`CA_VARIABLE`)."""
+"""A user's `tls=`: True verifies servers by the authorities that the system trusts, a path by those in that file (PEM);
+a context is used as it is; False is no TLS; None is the environment's choice (`CA_VARIABLE`)."""
 
 CA_VARIABLE: Final = "TXMSG_TLS_CA"
 """File with the authorities of servers, or "system"; unset or empty is no TLS."""
@@ -35,18 +35,19 @@ EXPIRES_SOON_S: Final = 14 * 86400.0
 _WARN_AGAIN_S: Final = 86400.0
 _READ_SIZE_BYTES: Final = 256 * 1024
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: those with authenticated encryption, so none in CBC mode. Those of TLS 1.3 are all of this kind."""
+"""Ciphers of TLS 1.2: those with authenticated encryption, so none in CBC mode. Those of TLS 1.3 are all of this
+kind."""
 _ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
-"""A fatal one, of TLS 1.2: "protocol version"."""
+"""A fatal alert of TLS 1.2: "protocol version"."""
 _log = EventLog(__name__)
 
 
 class TlsError(ConnectionError):
-    """The other side is not who it should be, refuses us, or does not speak TLS."""
+    """The other side has the wrong identity, refuses us, or does not speak TLS."""
 
 
 class TlsStream:
-    """One connection's TLS. name: of the server, as its client checks it; none at the server's side.
+    """The TLS of one connection. name: the server's name, which its client verifies; None at the server's side.
 
     Belongs to one thread at a time.
     """
@@ -56,22 +57,24 @@ class TlsStream:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
         self._is_agreed = False
         self._early: list[bytes] = []
-        """What is to be sent as soon as both sides have agreed."""
+        """Bytes to be sent as soon as the handshake is done."""
         self.is_ended = False
-        """Whether the other side has said that it sends no more."""
+        """True if the other side has said that it sends no more."""
         with suppress(ssl.SSLWantReadError):
             self._object.do_handshake()  # a client begins
 
     def receive(self, data: bytes) -> bytes:
-        """What the other side said with these bytes; nothing while both are agreeing. Raises TlsError.
+        """Return the data in these bytes of the other side; nothing during the handshake. Raises TlsError.
 
-        There may be something to send afterwards, also when it raises: see `leaving`.
+        Afterwards there may be bytes to send, also if it raises: see `leaving`.
         """
         self._incoming.write(data)
         said = bytearray()
         try:
             if not self._is_agreed:
                 self._agree()
+            # Until it wants more: data left in the object would only be read when further bytes come, which may be
+            # never.
             while part := self._object.read(_READ_SIZE_BYTES):
                 said += part
             self.is_ended = True
@@ -86,7 +89,7 @@ class TlsStream:
         return bytes(said)
 
     def encrypt_pieces(self, pieces: Iterable[Buffer]) -> None:
-        """Sends them: take what is to go by `leaving`."""
+        """Encrypt data; `leaving` returns the bytes to send."""
         if not self._is_agreed:
             self._early += map(bytes, pieces)
             return
@@ -98,26 +101,26 @@ class TlsStream:
             raise TlsError(_text_of(exc)) from exc
 
     def end_sending(self) -> None:
-        """Says that no more is sent."""
+        """Say that no more is sent."""
         with suppress(ssl.SSLError):  # it waits for the other side's end, which is read as any other bytes
             self._object.unwrap()
 
     def leaving(self) -> bytes:
-        """What is to be written to the network now."""
+        """Return the bytes to be written to the network now."""
         return self._outgoing.read()
 
     @property
     def has_certificate(self) -> bool:
-        """Whether the other side has shown a certificate, signed by an authority of ours. After the handshake."""
+        """True if the other side has shown a certificate, signed by an authority of ours. Valid after the handshake."""
         return bool(self._object.getpeercert())
 
     @property
     def is_agreed(self) -> bool:
-        """Whether the handshake is over: the other side is who it should be."""
+        """True if the handshake is done: the other side has the right identity."""
         return self._is_agreed
 
     def certificate_name(self) -> str:
-        """The name in the other side's certificate, "" if none was verified: see `name_in`."""
+        """Return the name in the other side's certificate, "" if none was verified: see `name_in`."""
         return name_in(self._object.getpeercert() or {})
 
     def _agree(self) -> None:
@@ -128,10 +131,10 @@ class TlsStream:
 
 
 def name_in(certificate: Mapping[str, Any]) -> str:
-    """The one name that stands for the holder of a certificate, which is as `ssl` gives it.
+    """Return the one name that stands for the holder of a certificate, which is as `ssl` gives it.
 
     The first URI among the alternative names, else the first DNS name, else the first e-mail address; only if there is
-    none of these, the common name. One name only, so that nobody gets another user's rights by a further name.
+    none of these, the common name. One name only: a further name cannot give its holder another user's rights.
     """
     names = certificate.get("subjectAltName", ())
     for wanted in ("URI", "DNS", "email"):
@@ -143,7 +146,7 @@ def name_in(certificate: Mapping[str, Any]) -> str:
 
 
 def client_context(tls: TlsChoice) -> ssl.SSLContext | None:
-    """The context that the user's `tls=` means; None for no TLS. Raises MisuseError."""
+    """Return the context for a user's `tls=`; None for no TLS. Raises MisuseError."""
     if isinstance(tls, ssl.SSLContext):
         return tls
     if tls is None:
@@ -155,7 +158,7 @@ def client_context(tls: TlsChoice) -> ssl.SSLContext | None:
 
 
 def check_tls(tls: object) -> None:
-    """Raises MisuseError for what is no choice. Reads no file."""
+    """Raise MisuseError for an invalid `tls=`. Reads no file."""
     if not (tls is None or isinstance(tls, bool | str | Path | ssl.SSLContext)):
         raise MisuseError(f"tls {shown(tls)} is not True, False, a file with certificates (PEM) or an ssl.SSLContext")
 
@@ -186,14 +189,14 @@ def _verifying(what: str, authorities: str | None) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """A server's certificate and key, and who signs those of its clients if they must have one. Files, all PEM.
+    """A server's certificate and key, and the authority of its clients if they must have a certificate. Files, all PEM.
 
     Raises MisuseError if one of them cannot be used.
     """
 
     context: ssl.SSLContext
     lenient_context: ssl.SSLContext
-    """Where clients without a certificate get in, too, and those with one show it."""
+    """Accepts clients without a certificate, too, and asks others for theirs."""
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
@@ -204,18 +207,18 @@ class ServerTls:
 
     @property
     def asks_clients(self) -> bool:
-        """Whether clients need a certificate."""
+        """True if clients need a certificate."""
         return self._client_ca is not None
 
     def remaining_s(self) -> float:
-        """For how long the certificate is valid still."""
+        """Return the seconds until the certificate expires."""
         return self._expires_at - time.time()
 
     def renew(self) -> None:
-        """Reads the files again if they have changed. Connections go on; new ones get the new certificate.
+        """Read the files again if they have changed. Connections stay; new ones get the new certificate.
 
-        One that cannot be used, or is not valid now, is logged once, and the one before stays. One that becomes valid
-        later is used then. One that expires soon is logged, once a day.
+        A certificate that cannot be used, or is not valid now, is logged once, and the previous one stays in use. One
+        that becomes valid later is used then. One that expires soon is logged, once a day.
         """
         if self.remaining_s() < EXPIRES_SOON_S and time.monotonic() - self._warned_at >= _WARN_AGAIN_S:
             self._warned_at = time.monotonic()
@@ -246,7 +249,7 @@ class ServerTls:
             _log.info("tls.certificate_read", "the certificate %(path)s is read again", path=self._certificate)
 
     def _file_states(self) -> list[tuple[int, int] | None]:
-        """When each file was changed last, and which one it is: one that is moved there may be older."""
+        """Return for each file the time of its last change and its inode: a file that is moved there may be older."""
         state: list[tuple[int, int] | None] = []
         for path in (self._certificate, self._key, self._client_ca):
             try:
@@ -257,11 +260,12 @@ class ServerTls:
         return state
 
     def for_web(self, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-        """One context for a server that takes no other one later: each connection gets the files as they are then.
+        """Return one context for a server that cannot replace it: each connection gets the newest certificate files.
 
         protocols: what is spoken, for clients that ask for it by ALPN.
         """
 
+        # The hook that Python's ssl calls in each handshake before the certificate is sent.
         def newest(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
             self.renew()
             if protocols:
@@ -275,7 +279,8 @@ class ServerTls:
         return context
 
     def _loaded(self) -> tuple[tuple[ssl.SSLContext, ssl.SSLContext], float, float]:
-        """Both contexts of the files as they are, and from when to when they are valid. Raises MisuseError."""
+        """Return both contexts of the present files, and the begin and end of their validity (Unix time). Raises
+        MisuseError."""
         context, (begins_at, expires_at) = self._made(ssl.CERT_REQUIRED), _validity(self._certificate)
         return (context, self._made(ssl.CERT_OPTIONAL)), begins_at, expires_at
 
@@ -297,7 +302,7 @@ class ServerTls:
 
 
 def _validity(certificate: Path) -> tuple[float, float]:
-    """From when to when it is valid, in Unix time."""
+    """Return the begin and end of a certificate's validity, in Unix time."""
     from cryptography import x509  # not of clients
 
     try:

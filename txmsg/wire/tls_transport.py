@@ -1,7 +1,7 @@
-"""TLS between a socket and a protocol of asyncio, from the moment a client has connected.
+"""TLS between a socket and an asyncio protocol, from the moment a client has connected.
 
-asyncio's own TLS makes a protocol only after the handshake: until then nobody counts the connection, nor knows where it
-is from, and strangers that never shake hands take all files of the process. Here the protocol is made at once.
+asyncio's own TLS makes a protocol only after the handshake: until then the connection is not counted, its address is
+unknown, and strangers that never shake hands use up the process's files. Here the protocol is made at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txmsg.wire.tls import TlsError, TlsStream
 
 
 class TlsProtocol(asyncio.Protocol):
-    """Between the socket's transport and `inner`, which has a transport of its own."""
+    """The protocol between the socket's transport and `inner`, which has a transport of its own."""
 
     def __init__(self, context: ssl.SSLContext, inner: asyncio.Protocol) -> None:
         self.context = context
@@ -25,16 +25,18 @@ class TlsProtocol(asyncio.Protocol):
         self.is_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio has it."""
+        """Make the inner protocol's transport; called by asyncio."""
         self.transport = cast("asyncio.Transport", transport)
         self.inner.connection_made(_Transport(self))
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio has it."""
+        """Decrypt data for the inner protocol; called by asyncio."""
         if self.is_ended:
             return
         try:
             said = self.stream.receive(data)
+        # The alert has to leave before the connection closes: a client with a wrong certificate learns the reason from
+        # it.
         except TlsError:
             self.leave()
             self.end_sending()
@@ -46,25 +48,25 @@ class TlsProtocol(asyncio.Protocol):
             self.end_sending()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio has it."""
+        """Pass the end on to the inner protocol; called by asyncio."""
         self.is_ended = True
         self.inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """As asyncio has it."""
+        """Pass the pause on to the inner protocol; called by asyncio."""
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """As asyncio has it."""
+        """Pass the end of the pause on to the inner protocol; called by asyncio."""
         self.inner.resume_writing()
 
     def leave(self) -> None:
-        """Writes what TLS has to say."""
+        """Write the bytes that TLS has to send."""
         if (data := self.stream.leaving()) and not self.transport.is_closing():
             self.transport.write(data)
 
     def end_sending(self) -> None:
-        """Says that no more is sent, and closes when that has left."""
+        """Say that no more is sent, and close once that is written."""
         if not self.is_ended:
             self.is_ended = True
             self.stream.end_sending()
@@ -73,7 +75,7 @@ class TlsProtocol(asyncio.Protocol):
 
 
 class _Transport(asyncio.Transport):
-    """As `inner` sees it: plain bytes."""
+    """The transport of `inner`, in plain bytes."""
 
     def __init__(self, tls: TlsProtocol) -> None:
         super().__init__()
@@ -121,5 +123,5 @@ class _Transport(asyncio.Transport):
 
 
 def with_tls(make: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
-    """Makes the protocol of a connection, with TLS before it unless `context` is None."""
+    """Return a factory of protocols like `make`, with TLS before them unless `context` is None."""
     return make if context is None else lambda: TlsProtocol(context, make())

@@ -1,7 +1,7 @@
-"""Unpacks what somebody has compressed, never to more bytes than its caller says. All decompression happens here.
+"""Decompression of data from others, never to more bytes than the caller allows. All decompression happens here.
 
-What data says of itself is compared with that before anything is unpacked, and before memory is taken for it: a few
-bytes can claim, and become, gigabytes. Knows no format but those of zstd, LZ4 (frames) and GZIP.
+The size that the data declares is compared with the allowed one before anything is unpacked or memory is allocated: a
+few bytes can claim, and become, gigabytes. Knows no format but those of zstd, LZ4 (frames) and GZIP.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ Codec: TypeAlias = Literal["lz4", "zstd"]
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER_SIZE_BYTES_MAX: Final = 18
 _SIZES_OF_FIELD: Final = (0, 2, 4, 8)
-"""Of the content size in the header of a zstd frame, by its flag; 0 is 1 if the frame is a single segment."""
+"""Bytes of the content size in the header of a zstd frame, by its flag; 0 is 1 if the frame is a single segment."""
 _SIZES_OF_DICTIONARY: Final = (0, 1, 2, 4)
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_RATIO_MAX: Final = 255
-"""A byte of an LZ4 sequence adds 255 bytes at most."""
+"""Bytes that one byte of an LZ4 sequence adds, at most."""
 _LZ4_BLOCKS_MIN: Final = 16
 _LZ4_BLOCK_SIZE_BYTES: Final = 256
-"""Of the content of each block, on average: looking for the end of the frame costs a step for each."""
+"""Content of a block, on average, at least: the search for the end of the frame costs a step for each block."""
 _GZIP_WINDOW: Final = 31
 _GZIP_MEMBERS_MAX: Final = 64
-"""Each costs a copy of what follows it; who zips a text makes one."""
+"""Members of a GZIP text, at most: each costs a copy of the rest; compressing a text makes one."""
 
 
 class Unpackable(ValueError):
-    """Bytes that are not what they are said to be; the text says why."""
+    """Bytes that are not what they are declared to be; the text says why."""
 
 
 def check_declared(stored: bytes | bytearray | memoryview, size_bytes: int, codec: Codec, *, says_size: bool) -> None:
-    """Compares the beginning of what is stored with the size that it is declared to have. Unpacks nothing.
+    """Compare the beginning of compressed data with its declared size. Unpacks nothing.
 
-    says_size: whether a zstd frame must say its size itself. Raises Unpackable.
+    says_size: True if a zstd frame must contain its size itself. Raises Unpackable.
     """
     if codec == "lz4":
         if size_bytes > _LZ4_RATIO_MAX * len(stored):
@@ -52,7 +52,7 @@ def check_declared(stored: bytes | bytearray | memoryview, size_bytes: int, code
 
 
 def content_size(frame: bytes) -> int | None:
-    """How large the content of a zstd frame is by its header (RFC 8878, 3.1.1.1); None if that does not say it.
+    """Return the size of a zstd frame's content by its header (RFC 8878, 3.1.1.1); None if the header does not have it.
 
     Raises Unpackable for what is not a zstd frame, or needs a dictionary.
     """
@@ -75,7 +75,7 @@ def content_size(frame: bytes) -> int | None:
 
 
 def unpacked(stored: bytes | bytearray | memoryview, size_bytes: int, codec: Codec) -> pa.Buffer:
-    """What was compressed, for the reader of a log: its size is written in the log. Raises Unpackable."""
+    """Return the content of compressed data from a log, where its size is recorded. Raises Unpackable."""
     import pyarrow as pa
 
     check_declared(stored, size_bytes, codec, says_size=False)
@@ -86,7 +86,7 @@ def unpacked(stored: bytes | bytearray | memoryview, size_bytes: int, codec: Cod
 
 
 def unpacked_of_stranger(stored: bytes | bytearray | memoryview, size_bytes: int, codec: Codec) -> bytes:
-    """What was compressed, if it is exactly so large, and one frame. Raises Unpackable."""
+    """Return the content of compressed data, if it has exactly this size, and is one frame. Raises Unpackable."""
     import pyarrow as pa
 
     check_declared(stored, size_bytes, codec, says_size=True)
@@ -108,7 +108,8 @@ def unpacked_of_stranger(stored: bytes | bytearray | memoryview, size_bytes: int
 
 
 def _end_of_lz4(frame: memoryview, size_bytes: int) -> int:
-    """Where a whole frame ends that becomes so many bytes. Raises Unpackable if it is cut into tiny blocks."""
+    """Return the position after a whole LZ4 frame of this content size. Raises Unpackable if it is cut into tiny
+    blocks."""
     flags = frame[4]
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     for _ in range(_LZ4_BLOCKS_MIN + size_bytes // _LZ4_BLOCK_SIZE_BYTES):
@@ -121,7 +122,7 @@ def _end_of_lz4(frame: memoryview, size_bytes: int) -> int:
 
 
 def unzipped(stored: bytes, size_bytes_max: int) -> bytes:
-    """All members of a GZIP text, joined; one byte more than size_bytes_max if it has more. Raises Unpackable."""
+    """Return all members of a GZIP text, joined; size_bytes_max + 1 bytes if it has more. Raises Unpackable."""
     parts, left_bytes, rest = [], size_bytes_max + 1, stored
     for _ in range(_GZIP_MEMBERS_MAX):
         unzip = zlib.decompressobj(_GZIP_WINDOW)

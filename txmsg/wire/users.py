@@ -1,4 +1,4 @@
-"""Users and rules of brokers, for servers that have no database of their own. Keeps a guard in step with them."""
+"""Users and rules of brokers, for servers that have no database of their own. Keeps a guard up to date with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txmsg.wire.method import Method
 from txmsg.wire.values import Natural, NumberRange
 
 LOOK_S: Final = 1.0
-"""How long after a failure the next broker is asked."""
+"""Seconds after a failure until the next broker is asked."""
 _WAIT_S_MAX: Final = 20.0
 _ANSWER_S: Final = 5.0
 _log = EventLog(__name__)
@@ -30,9 +30,9 @@ _log = EventLog(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchAccess:
-    """Waits until anything is not as at this version, at most wait_ms. version: that was told last; 0: none.
+    """Waits until anything differs from this version, at most wait_ms. version: the last one received; 0: none.
 
-    access_keys: tells them, too: for gateways, which can decrypt them.
+    access_keys: True to receive them, too: for gateways, which can decrypt them.
     """
 
     version: Natural = 0
@@ -52,7 +52,7 @@ class WatchedRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedAccess:
-    """All users, what is stored of their tokens and access keys, and rules."""
+    """All users, the stored parts of their tokens and access keys, and rules."""
 
     version: int
     users: Sequence[User] = ()
@@ -62,15 +62,15 @@ class WatchedAccess:
 
 
 class AccessWatch:
-    """The method of the service Access that servers without a database of users call."""
+    """The method of the service Access for servers without a database of users."""
 
     watch: Final = Method("Access/Watch", WatchAccess, WatchedAccess)
 
 
 class UsersOfBrokers:
-    """Asks one broker after the other, each as long as it answers; a change comes at once, by a long poll.
+    """Asks one broker at a time, as long as it answers; a change arrives at once, by a long poll.
 
-    What was told last holds for `age_s_max`. Then nobody is let in, and connections are cut.
+    The last answer is valid for `age_s_max` seconds. After that every login is refused, and connections are closed.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class UsersOfBrokers:
         access_keys: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """access_keys: asks for them, too. Raises MisuseError for a token or TLS files of the environment that cannot
-        be used."""
+        """Prepare to ask; access_keys: True to ask for them, too. Raises MisuseError for a token or TLS files of the
+        environment that cannot be used."""
         self.guard = Guard(age_s_max=age_s_max, limits=limits, monotonic=monotonic)
         self._addresses = cycle(addresses)
         self._access_keys = access_keys
@@ -93,9 +93,9 @@ class UsersOfBrokers:
         self._failed = False
 
     async def knock(self) -> None:
-        """Asks one broker, before anything is started. Raises what whoever has started this can mend.
+        """Ask one broker, before anything is started. Raises the errors that the operator of this process can fix.
 
-        Every other failure is left to `run`: until a broker tells, nobody is let in.
+        All other failures are left to `run`: until a broker answers, every login is refused.
         """
         try:
             async with Channel(next(self._addresses), **self._access) as channel:
@@ -106,7 +106,7 @@ class UsersOfBrokers:
             _log.debug("access.knock_failed", "no broker tells of users at the start: %(error)s", error=exc)
 
     async def run(self) -> None:
-        """Follows for ever."""
+        """Follow the brokers until cancelled."""
         for address in self._addresses:
             try:
                 async with Channel(address, **self._access) as channel:
@@ -119,7 +119,7 @@ class UsersOfBrokers:
             await asyncio.sleep(LOOK_S)
 
     async def follow(self, channel: Channel, address: str) -> None:
-        """Takes what a broker tells, until it fails."""
+        """Apply the answers of one broker, until it fails."""
         try:
             while True:
                 await self._watch_users(channel)
@@ -152,7 +152,7 @@ class UsersOfBrokers:
 
 
 def snapshot_of(told: WatchedAccess) -> AccessSnapshot:
-    """What a broker has told."""
+    """Return the snapshot in a broker's answer."""
     return AccessSnapshot(
         version=told.version,
         users={user.name: user for user in told.users},

@@ -24,11 +24,11 @@ from txmsg.errors import InvalidName, MisuseError, ProtocolError, shown
 ValueT = TypeVar("ValueT")
 
 SIZE_BYTES_MAX: Final = 1024 * 1024
-"""Of a request in JSON: reading it takes up to 50 times as much memory."""
+"""Size of a request in JSON, at most: reading it takes up to 50 times as much memory."""
 
 
 class NumberRange(NamedTuple):
-    """The numbers that a field may have, as `Annotated[int, NumberRange(0, 9)]`."""
+    """The valid numbers of a field, as `Annotated[int, NumberRange(0, 9)]`."""
 
     least: int
     most: int
@@ -40,7 +40,7 @@ Natural32 = Annotated[int, NumberRange(0, 2**31 - 1)]
 
 
 class _InvalidField(Exception):
-    """A value that its field cannot have. path: the way to it, the last step first."""
+    """A value that its field cannot have. path: the steps to it, the last one first."""
 
     def __init__(self, value: object, reason: str, kind: type[ProtocolError | InvalidName] = ProtocolError) -> None:
         self.value, self.reason, self.kind = value, reason, kind
@@ -55,19 +55,19 @@ class _InvalidField(Exception):
 
 
 def _shown(value: object) -> str:
-    """A value for an error. What is in an object or a list may be a secret."""
+    """Return a value for an error. The contents of an object or a list may be a secret."""
     if isinstance(value, dict) and value:
         return f"{{{', '.join(map(shown, value))}}}"
     return f"[{len(value)} items]" if isinstance(value, list) and value else shown(value)
 
 
 def packed(value: object) -> bytes:
-    """A dataclass as JSON."""
+    """Return a dataclass as JSON."""
     return json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def check(value: object) -> None:
-    """Raises MisuseError for a dataclass with a value that its field cannot have, as a user may have given it."""
+    """Raise MisuseError for a dataclass with a value that its field cannot have, as a user may have given it."""
     try:
         _read(type(value), json.loads(packed(value)), strict=True)
     except _InvalidField as exc:
@@ -77,7 +77,8 @@ def check(value: object) -> None:
 
 
 def unpacked(kind: type[ValueT], data: bytes, *, strict: bool) -> ValueT:
-    """The inverse. strict: fields that are not known are refused. Raises ProtocolError, InvalidName for a NUL."""
+    """Return the dataclass in JSON; the inverse of `packed`. strict: refuse unknown fields. Raises ProtocolError,
+    InvalidName for a NUL."""
     try:
         value: ValueT = _read(kind, json.loads(data or b"{}"), strict)
     except (ValueError, RecursionError) as exc:
@@ -88,7 +89,7 @@ def unpacked(kind: type[ValueT], data: bytes, *, strict: bool) -> ValueT:
 
 
 def _plain(value: Any) -> object:
-    """What JSON has for a value that it does not know."""
+    """Return the JSON form of a value that the json module does not know."""
     match value:
         case datetime():
             return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
@@ -106,7 +107,7 @@ def _plain(value: Any) -> object:
 
 @cache  # bounded by the values that administration has
 def _fields_of(kind: Any) -> Mapping[str, tuple[Any, Any, bool]]:
-    """The type and the default of each field, and whether it is a secret."""
+    """Return the type and the default of each field, and if it is a secret."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: (hints[each.name], _default_of(each), not each.repr) for each in fields(kind)}
 
@@ -116,7 +117,7 @@ def _default_of(field: Field[Any]) -> object:
 
 
 def _read(kind: Any, value: Any, strict: bool, bounds: NumberRange = _INT64) -> Any:
-    """The value of a type that JSON has as this one. Raises _InvalidField."""
+    """Return a value of JSON as this type. Raises _InvalidField."""
     if kind is int:
         is_in = type(value) is int and bounds.least <= value <= bounds.most
         return _check(is_in, value, f"must be a whole number from {bounds.least} to {bounds.most}")

@@ -1,4 +1,4 @@
-"""Who a connection is, and what it may do. Pure: knows no network, no database and no service.
+"""Access control of connections: authentication, rights and limits. Pure: knows no network, no database and no service.
 
 principal    who is at the other end of a connection
 tokens, keys   credentials: tokens; access keys, which sign calls

@@ -11,7 +11,7 @@ _log = EventLog(__name__)
 
 
 class DeniedCalls:
-    """Logs calls that users had no right for: the first of each user in each minute, as a program may go on trying."""
+    """Logs denied calls: the first of each user in each minute, since a program may repeat a denied call forever."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -19,8 +19,9 @@ class DeniedCalls:
         self._users: set[str] = set()
 
     def add(self, user: str, host: str, what: str) -> None:
-        """See `Guard.on_denied`."""
+        """Log this denial unless the user had one in this minute; see `Guard.on_denied`."""
         minute = int(self._monotonic() // 60)
+        # Only the current minute is remembered, so the set is bounded by the users of one minute and needs no timer.
         if minute != self._minute:
             self._minute, self._users = minute, set()
         if user not in self._users:

@@ -1,4 +1,4 @@
-"""Users and rules in a file, for a log whose server knows no brokers. Knows the form, not when it is read.
+"""Users and rules in a file, for a log whose server has no brokers. Parses the text only; its caller reads the file.
 
 [users.shop]
 tokens = ["k2zq5h7a4mv3xw2c:9f86d081884c7d65..."]  # of each the id, and the SHA-256 of its secret
@@ -30,12 +30,12 @@ _OF_USER: Final = {"tokens", "certificate", "roles", "limits"}
 
 
 def entry_of(token: NewToken) -> str:
-    """What the file has of a token."""
+    """Return the text that stands for a token in the file."""
     return f"{token.id}:{token.secret_sha256.hex()}"
 
 
 def read_access(text: str, version: int, file: str = "") -> AccessSnapshot:
-    """The snapshot that a file of this name describes. Raises MisuseError, which names the entry that is wrong."""
+    """Return the snapshot that a file's text describes. Raises MisuseError, which names the wrong entry."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
@@ -52,6 +52,7 @@ def read_access(text: str, version: int, file: str = "") -> AccessSnapshot:
         if twice := credentials.keys() & its_credentials.keys():
             raise MisuseError(f"[users.{name}]: token {min(twice)} is that of user {credentials[min(twice)].user}")
         credentials |= its_credentials
+    # One certificate has to mean one user: the snapshot looks users up by certificate, and the later entry would win.
     certificates = [user.certificate for user in users.values() if user.certificate]
     if len(certificates) != len(set(certificates)):
         raise MisuseError("one certificate is given for two users: give each its own")

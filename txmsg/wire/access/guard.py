@@ -1,7 +1,7 @@
-"""Decides who may connect to a server and what it may do there, by the snapshot that it holds. Knows no network.
+"""Decisions on connections and calls, by the snapshot of users and rules that a guard holds. Knows no network.
 
-Everything is synchronous and in memory, so a call costs no round trip. Keeping the snapshot current is the task of
-whoever has the database: a guard that was not confirmed for `age_s_max` lets nobody in.
+Everything is synchronous and in memory, so a call costs no round trip. The code that has the database keeps the
+snapshot current: a guard that was not confirmed for `age_s_max` refuses every new connection.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from txmsg.wire.access.tokens import ID_LENGTH, read_token
 __all__ = ["ACCESS_KEY", "AGE_S_MAX", "CERTIFICATE", "Guard", "host_of"]
 
 AGE_S_MAX: Final = 60.0
-"""For how long a server that cannot ask whether users have changed still lets them connect."""
+"""Seconds for which a server that cannot ask for changes of users still accepts connections."""
 CERTIFICATE: Final = "certificate "
-"""What the credential of a principal begins with that a client certificate proves; the name in it follows."""
+"""Prefix of `Principal.credential` for a client certificate; the name in the certificate follows."""
 ACCESS_KEY: Final = "access key "
-"""What the credential of a principal begins with that has signed a call; the id of the access key follows."""
+"""Prefix of `Principal.credential` for a signed call; the id of the access key follows."""
 _ABSENT: Final = Credential(id="-" * ID_LENGTH, user="", secret_sha256=bytes(32), expires_at=-math.inf)
-"""Compared with where there is no such token: an unknown one takes as long as a wrong one."""
+"""Compared with when no such token exists: an unknown token takes as long to refuse as a wrong one."""
 _REFUSED: Final = (
     "the token is not valid here: it is wrong, expired or revoked, or of another installation; make another one with "
     "`txmsg user rotate NAME`"
@@ -47,12 +47,13 @@ _log = EventLog(__name__)
 
 
 def host_of(peer: str) -> str:
-    """The address of a client without its port, which is another one each time."""
+    """Return the address of a client without its port, which differs for each connection."""
     return peer.rpartition(":")[0] or peer
 
 
 class Guard:
-    """Lets connections in and calls through. clock: seconds since 1970; monotonic: for the age of the snapshot."""
+    """Authenticates connections and authorizes calls. clock: seconds since 1970; monotonic: for the age of the
+    snapshot."""
 
     def __init__(
         self,
@@ -64,51 +65,53 @@ class Guard:
     ) -> None:
         self.snapshot = AccessSnapshot()
         self._rights: dict[str, Rights] = {}
-        """By user: connections of one share them."""
+        """Rights by user name, shared by the connections of a user."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called with each new snapshot: the server looks whether its connections are still valid."""
+        """Called with each new snapshot: the server checks if its connections are still valid."""
         self.on_refused: Callable[[str, str], None] = lambda _host, _why: None
-        """Called with each login that is refused: from which host, and why."""
+        """Called with each refused login: the client's host and the reason."""
         self.on_denied: Callable[[str, str, str], None] = lambda _user, _host, _what: None
-        """Called with each call that is refused for want of a right: of whom, from which host, and what right."""
+        """Called with each call that lacks a right: the user, its host and the missing right."""
         self.limits = limits
-        """Of users, where they have none of their own."""
+        """Limits of users without their own."""
         self._said = (0, 0)
-        """In which minute how many refusals were logged."""
+        """The current minute, and the number of refusals in it."""
         self._age_s_max = age_s_max
         self._clock = clock
         self._monotonic = monotonic
         self._confirmed_at = -math.inf
 
     def use_snapshot(self, snapshot: AccessSnapshot) -> None:
-        """Decides by this one from now on."""
+        """Replace the snapshot, and notify the server of the change."""
         self.snapshot, self._rights = snapshot, {}
         self.on_change()
         self.confirm()  # last: where connections could not be looked at, the age limit holds
 
     def forget_snapshot(self) -> None:
-        """Forgets the snapshot: nobody is let in before the next `use_snapshot`, and those who are in are cut off."""
+        """Forget the snapshot: until the next `use_snapshot` every login is refused, and connected users are
+        disconnected."""
         self.snapshot, self._rights = AccessSnapshot(), {}
         self._confirmed_at = -math.inf
         self.on_change()
 
     def use_limits(self, limits: UserLimits) -> None:
-        """From now on these hold for users without their own."""
+        """Replace the limits of users without their own."""
         if limits != self.limits:
             self.limits = limits
             self.on_change()
 
     def confirm(self) -> None:
-        """The snapshot is still the newest."""
+        """Note that the snapshot is still the newest."""
         self._confirmed_at = self._monotonic()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the snapshot was confirmed lately enough to let anybody in by it."""
+        """True if the snapshot was confirmed within `age_s_max` seconds, so that logins may be decided by it."""
         return self._monotonic() - self._confirmed_at <= self._age_s_max
 
     def authenticate(self, token: str, certificate: str, peer: str) -> Principal:
-        """Who this is. certificate: the name in a verified client certificate, "" without; a token goes before it.
+        """Return the principal of a login. A token takes precedence over a certificate. certificate: the name in a
+        verified client certificate, "" without.
 
         Raises Unauthenticated, whose text does not say whether there is such a user; the log does. Raises
         BrokerUnavailable if the snapshot is too old to tell.
@@ -127,12 +130,14 @@ class Guard:
         raise Unauthenticated(f"this server requires authentication: give token= or set TXMSG_TOKEN_FILE; {how}")
 
     def authenticate_key(self, key_id: str, objection: Callable[[AccessKey], str], peer: str) -> Principal:
-        """Who this is by an access key; "" is none. Raises as `authenticate`.
+        """Return the principal of a call signed by an access key; a key_id of "" means that the call is not signed.
+        Raises as `authenticate`.
 
-        objection: why it is not proven that the client has its secret; "" if it is. It is asked of an unknown key, too,
-        so that both take as long.
+        objection: returns the reason why the client has not proven that it has the key's secret; "" if it has. Called
+        for an unknown key, too, so that both take as long.
         """
         self._check_fresh()
+        # The objection is asked for before it is known if the key exists, so that a guess of key ids cannot be timed.
         found = self.snapshot.access_keys.get(key_id)
         why = objection(found or _ABSENT_KEY)
         if not key_id:
@@ -149,7 +154,8 @@ class Guard:
         return self._principal(self.snapshot.users[found.user], ACCESS_KEY + found.id)
 
     def renewed(self, principal: Principal) -> Principal:
-        """The same user as it is now. Raises Unauthenticated if its credential was revoked or has expired."""
+        """Return the same user with its present roles and rights. Raises Unauthenticated if its credential was revoked
+        or has expired."""
         if principal.credential.startswith(CERTIFICATE):
             user = self.snapshot.certificates.get(principal.credential.removeprefix(CERTIFICATE))
             if user is None or user.name != principal.name:
@@ -166,12 +172,12 @@ class Guard:
         return self._of_credential(credential)
 
     def limits_of(self, user: str) -> UserLimits:
-        """What a user may take of this server."""
+        """Return the limits of a user at this server."""
         found = self.snapshot.users.get(user)
         return self.limits.with_own(found.limits) if found is not None and found.limits else self.limits
 
     def refusal(self, principal: Principal, method: str, request: Any) -> TxmsgError | None:
-        """Why this call is refused; None if it is not."""
+        """Return the error with which to refuse this call; None if it is allowed."""
         lacking = missing(principal.rights, method, request)
         if lacking is None:
             return None
@@ -190,6 +196,8 @@ class Guard:
             self._refused(peer, "", "it is not of the form of a token")
             raise Unauthenticated(_REFUSED)
         found = self.snapshot.credentials.get(read.id)
+        # The comparison runs for an unknown token, too, and in constant time: neither the existence of an id nor the
+        # digits of a secret can be measured from outside.
         is_right = hmac.compare_digest((found or _ABSENT).secret_sha256, read.secret_sha256)
         if found is None or not is_right:
             self._refused(peer, read.id, "its secret is wrong" if found else "it is unknown or was revoked")
@@ -215,6 +223,7 @@ class Guard:
         return self._principal(self.snapshot.users[credential.user], credential.id, credential.expires_at)
 
     def _principal(self, user: User, credential: str, expires_at: float = math.inf) -> Principal:
+        # Made once per user and snapshot: all connections of a user share the same lookup tables.
         rights = self._rights.get(user.name)
         if rights is None:
             rights = self._rights[user.name] = self.snapshot.rules.rights_of(user.name, user.roles)

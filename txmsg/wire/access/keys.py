@@ -1,7 +1,8 @@
 """Access keys: the credential of clients that sign their calls instead of showing a token, such as RocketMQ's.
 
-Who checks a signature needs the secret itself. So it is stored, encrypted by a key of a file that the database does not
-have: whoever makes access keys encrypts, and gateways decrypt. Brokers keep what they cannot read.
+Verifying a signature needs the secret itself, not its hash. So the secret is stored encrypted, by a key in a file that
+the database does not have: the command that makes access keys encrypts, and gateways decrypt. Brokers store what they
+cannot read.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ __all__ = [
 ]
 
 KEY_ID: Final = r"[A-Za-z0-9._@+=-]{1,64}"
-"""What ids look like, those of other systems among them. Secrets can look like this, too."""
+"""Pattern of ids, including those of other systems. Secrets can match it, too."""
 NEW_KEY_ID: Final = r"[a-z2-7]{16}"
-"""What ids that are made here look like, and no secret that is made here."""
+"""Pattern of ids that are made here; no secret that is made here matches it."""
 _SECRET: Final = re.compile(r"[!-~]{8,128}")
-"""What a secret looks like that was made elsewhere: printable ASCII without blanks."""
+"""Pattern of a secret that was made elsewhere: printable ASCII without blanks."""
 SEALED_SIZE_BYTES_MAX: Final = 256
-"""Of an encrypted secret."""
+"""Size of an encrypted secret in bytes, at most."""
 _ID_SIZE_BYTES: Final = 10
 _SECRET_SIZE_BYTES: Final = 32
 _FILE_KEY_SIZE_BYTES: Final = 32
@@ -45,7 +46,7 @@ _NONCE_SIZE_BYTES: Final = 12
 
 
 class NewAccessKey(NamedTuple):
-    """One that was just made: both texts are given to a client."""
+    """An access key that was just made: id and secret are given to a client."""
 
     id: str
     secret: str
@@ -56,7 +57,7 @@ class NewAccessKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
-    """What is stored of one."""
+    """The stored part of an access key."""
 
     id: str
     user: str
@@ -64,12 +65,12 @@ class AccessKey:
 
 
 def new_access_key() -> NewAccessKey:
-    """Another one: an id of 80 random bits, and a secret of 256."""
+    """Return a new access key: an id of 80 random bits, and a secret of 256."""
     return NewAccessKey(base32(secrets.token_bytes(_ID_SIZE_BYTES)), base32(secrets.token_bytes(_SECRET_SIZE_BYTES)))
 
 
 def known_access_key(key_id: str, secret: str) -> NewAccessKey:
-    """One that clients have already. Raises MisuseError, which does not say the secret."""
+    """Return an access key that clients already use. Raises MisuseError, whose text does not contain the secret."""
     if re.fullmatch(KEY_ID, key_id) is None:
         raise MisuseError(
             f"access key {shown(key_id)} cannot be kept: it has 1 to 64 of the characters A-Z a-z 0-9 . _ @ + = -; "
@@ -91,7 +92,7 @@ class KeyFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises MisuseError for a file that cannot be used."""
+        """Read the keys. Raises MisuseError for a file that cannot be used."""
         try:
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -106,23 +107,28 @@ class KeyFile:
 
     @staticmethod
     def make(path: Path) -> None:
-        """Makes one with one key, which only its owner can read. Raises MisuseError if it is there already."""
+        """Create a file with one key, readable only by its owner. Raises MisuseError if the file exists."""
         key = b64encode(secrets.token_bytes(_FILE_KEY_SIZE_BYTES)).decode("ascii")
         try:
+            # O_EXCL: an existing key must not be overwritten, because every secret encrypted by it would be lost.
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
                 file.write(f"# Encrypts the secrets of access keys: for gateways, and who makes access keys.\n{key}\n")
         except OSError as exc:
             raise MisuseError(f"{path} cannot be made: {exc}; give a name that is not taken") from exc
 
     def seal(self, key: NewAccessKey, user: str) -> bytes:
-        """The secret, encrypted. It belongs to this id and user: as that of another one it cannot be decrypted."""
+        """Return the secret, encrypted. It is bound to this id and user: copied to another one it cannot be
+        decrypted."""
         nonce = secrets.token_bytes(_NONCE_SIZE_BYTES)
         sealed: bytes = nonce + self._ciphers[0].encrypt(nonce, key.secret.encode("ascii"), _owner(key.id, user))
         return sealed
 
     def open(self, key: AccessKey) -> bytes | None:
-        """Its secret; None if it was encrypted by a key that is not in this file, or is not of this id and user."""
+        """Return the secret; None if it was encrypted by a key that is not in this file, or belongs to another id or
+        user."""
         nonce, sealed = key.sealed_secret[:_NONCE_SIZE_BYTES], key.sealed_secret[_NONCE_SIZE_BYTES:]
+        # All keys are tried, newest first: during a rotation the gateways' files have both, and a sealed secret does
+        # not say which key has encrypted it.
         for cipher in self._ciphers:
             try:
                 secret: bytes = cipher.decrypt(nonce, sealed, _owner(key.id, key.user))

@@ -1,4 +1,4 @@
-"""What one user may take of a server: limits, and what its connections take together. Knows no network."""
+"""Limits of a user at a server, and the user's total use of it over all connections. Knows no network."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ __all__ = ["NO_LIMITS", "Usage", "Usages", "UserLimits", "checked_limits"]
 
 _LIMIT_MAX: Final = 1e12
 _WAIT_S_MAX: Final = 5.0
-"""A call waits so long for its rate; one that would wait longer is refused. A server may say another time."""
+"""Seconds that a call waits for its rate, at most; one that would wait longer is refused. A server may set another
+time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLimits:
-    """Of one user, at each server. 0: no limit."""
+    """Limits of one user at each server. 0: no limit."""
 
     connections: int = 0
     requests_per_s: float = 0.0
     messages_per_s: float = 0.0
-    """That it sends."""
+    """Messages that it sends."""
     in_flight_bytes: int = 0
-    """Of its requests under way; one may always be."""
+    """Bytes of its requests in progress; a single request is always allowed."""
     topics: int = 0
-    """That it has created and that are there still: in the database of a broker, not in logs."""
+    """Existing topics that it has created, in the database of a broker; topics of logs do not count."""
     groups: int = 0
-    """The same of consumer groups, members that broadcast among them."""
+    """Existing consumer groups that it has created, including members that broadcast."""
 
     @property
     def is_any(self) -> bool:
-        """Whether any is set."""
+        """True if any limit is set."""
         return any(getattr(self, each.name) for each in fields(self))
 
     def with_own(self, own: Mapping[str, float]) -> UserLimits:
-        """These, with those of a user in their place; of a newer release's, those that this one knows."""
+        """Return these limits with those of a user in their place; limits of a newer release that this one lacks are
+        ignored."""
         return replace(self, **{each.name: own[each.name] for each in fields(self) if each.name in own})  # type: ignore[arg-type]
 
 
 def checked_limits(limits: Mapping[str, float]) -> Mapping[str, float]:
-    """`limits`, if a user may have them. Raises MisuseError."""
+    """Return `limits` if a user may have them. Raises MisuseError."""
     known = [each.name for each in fields(UserLimits)]
     for name, value in limits.items():
         if name not in known:
@@ -57,7 +59,7 @@ NO_LIMITS: Final = UserLimits()
 
 
 class Usage:
-    """What a user takes of this server."""
+    """The connections, requests and rates of one user at this server."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Usage:
         self.use_limits(limits)
 
     def use_limits(self, limits: UserLimits) -> None:
-        """From now on these hold."""
+        """Replace the limits. The rates begin with full buckets."""
         self.limits = limits
         self.is_limited = limits.is_any
         now = self._monotonic()
@@ -84,19 +86,20 @@ class Usage:
         self._messages = TokenBucket(limits.messages_per_s, now) if limits.messages_per_s else None
 
     def refusal(self, size_bytes: int) -> Overloaded | None:
-        """Why a request of this size is refused; None if it is not."""
+        """Return the error with which to refuse a request of this size; None if it is allowed."""
         most = self.limits.in_flight_bytes
+        # A request alone passes whatever its size: otherwise one larger than the limit could never be sent.
         if most and self.in_flight_bytes and self.in_flight_bytes + size_bytes > most:
             return self.exceeded("bytes", f"{self.in_flight_bytes} bytes of requests are under way, {most} may be")
         return None
 
     async def request(self) -> None:
-        """Returns when a request may begin. Raises Overloaded."""
+        """Return when a request may begin. Raises Overloaded."""
         if self._requests is not None:
             await self._paced(self._requests, 1, "requests")
 
     async def messages(self, count: int) -> None:
-        """Returns when so many messages may be sent. Raises Overloaded."""
+        """Return when `count` messages may be sent. Raises Overloaded."""
         if self._messages is not None:
             await self._paced(self._messages, count, "messages")
 
@@ -109,7 +112,7 @@ class Usage:
         await admitted(bucket, count, now=self._monotonic(), wait_s_max=self._wait_s_max, refusal=refusal)
 
     def exceeded(self, option: str, what: str) -> Overloaded:
-        """The error at a limit, which names the way out."""
+        """Return the error at a limit, which names the command that raises it."""
         return Overloaded(
             f"user {self.user} is at its limit: {what}; nothing was done: do less at once, or raise it with `txmsg "
             f"user limit {self.user} --{option} N` (of a log with --access: in its file)"
@@ -117,7 +120,7 @@ class Usage:
 
 
 class Usages:
-    """Of all users of a server, also those that are not connected: else each would begin with full rates again."""
+    """Use by all users of a server, including users that are not connected: reconnecting must not refill a rate."""
 
     def __init__(self, limits_of: Callable[[str], UserLimits], *, wait_s_max: float = _WAIT_S_MAX) -> None:
         self._limits_of = limits_of
@@ -125,7 +128,7 @@ class Usages:
         self._by_user: dict[str, Usage] = {}
 
     def enter(self, user: str) -> Usage:
-        """A connection of this user begins. Raises Overloaded."""
+        """Count a connection of this user, and return its use. Raises Overloaded."""
         usage = self.of(user)
         most = usage.limits.connections
         if most and usage.connections >= most:
@@ -136,15 +139,16 @@ class Usages:
         return usage
 
     def of(self, user: str) -> Usage:
-        """What this user takes."""
+        """Return the use by this user."""
         usage = self._by_user.get(user)
         if usage is None:
             usage = self._by_user[user] = Usage(user, self._limits_of(user), wait_s_max=self._wait_s_max)
         return usage
 
     def apply_limits(self, users: Collection[str]) -> None:
-        """Users or limits have changed."""
+        """Apply changed users and limits."""
         for user, usage in list(self._by_user.items()):
+            # Only deleted users are forgotten. A user that merely has no connection keeps its buckets.
             if user not in users:
                 del self._by_user[user]
             elif (limits := self._limits_of(user)) != usage.limits:

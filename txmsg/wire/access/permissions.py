@@ -1,4 +1,4 @@
-"""What each method of each service needs: one table, from which docs/permissions.md is made.
+"""The rights that each method of each service needs: one table, from which docs/permissions.md is generated.
 
 Knows requests by the names of their fields only, so that it stands below the protocol; a test compares both, and fails
 for a method without an entry. A call is allowed if all of its needs are met.
@@ -27,7 +27,7 @@ ADMINISTER_GROUP = Right(Action.ADMINISTER, ResourceKind.GROUP)
 ADMINISTER_CLUSTER = Right(Action.ADMINISTER, ResourceKind.CLUSTER)
 
 _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
-"""Topics of a log that belong to a group, whose name follows."""
+"""Prefixes of topics of a log that belong to a group, whose name follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,16 @@ class Need:
     """A right that a request needs on each name that it has in a field.
 
     path: the field, as `group`, `which.group`, `batches[].topic` or `topics[]`. "" for the cluster, and with `found`.
+
     when: only if this field of the request is set.
-    found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
-        must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
+
+    found: on names that the method finds, and that the request does not name, or not always. Before the call, a name in
+    `path` must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
+
     each: of several names, the method answers for each, and refuses the part that belongs to one without the right.
-    optional: the call goes on without it, and its reply lacks what needs it (on topics: bodies, headers and error
-        texts, which it says; on the cluster: the state and figures of the server).
+
+    optional: the call is allowed without it, and its reply lacks what needs it (on topics: bodies, headers and error
+    texts, which it says; on the cluster: the state and figures of the server).
     """
 
     right: Right
@@ -82,7 +86,8 @@ def _reader(path: str) -> Callable[[Any], Sequence[str]]:
 
 
 def resolved(right: Right, name: str) -> tuple[Right, str]:
-    """A group's own topics in a log (retries, dead letters) are part of the group; a server's own, of the cluster."""
+    """Map a topic of a log to its owner: a group's own topics (retries, dead letters) belong to the group, a server's
+    own to the cluster."""
     if right.kind is not ResourceKind.TOPIC or not name.startswith("%"):
         return right, name
     for prefix in _GROUP_TOPICS:
@@ -92,12 +97,12 @@ def resolved(right: Right, name: str) -> tuple[Right, str]:
 
 
 def allows(rights: Rights, right: Right, name: str) -> bool:
-    """Whether a principal may do this with this name."""
+    """Return True if a principal may do this with this name."""
     return rights.decide(*resolved(right, name)).allowed
 
 
 def denied(user: str, right: Right, name: str, *, file: str = "") -> PermissionDenied:
-    """The error for a right that a user does not have: it names the command that gives it, or the entry of the file."""
+    """Return the error for a missing right. It names the command that grants it, or the entry of the file."""
     resource = resource_text(right.kind, name or "*")
     what = f"{right.action} {resource}"
     if file:
@@ -110,14 +115,18 @@ def denied(user: str, right: Right, name: str, *, file: str = "") -> PermissionD
 
 
 def missing(rights: Rights, method: str, request: Any) -> MissingRight | None:
-    """The first right that a principal lacks for this call, or None."""
+    """Return the first right that a principal lacks for this call, or None."""
     for need in PERMISSIONS[method]:
         if need.optional or (need.applies is not None and not need.applies(request)):
             continue
         names = need.names(request)
+        # The method itself checks each name and refuses only that part. With one name there are no parts: the call as a
+        # whole is refused here, before it costs anything.
         if need.each and len(names) > 1:
             continue
         for name in names:
+            # The request names nothing yet, so any name of this kind is enough to begin. The method filters what it
+            # finds by `caller.names_for`.
             if need.found and not name:
                 if not rights.has(need.right):
                     return MissingRight(need.right, name)
@@ -127,7 +136,7 @@ def missing(rights: Rights, method: str, request: Any) -> MissingRight | None:
 
 
 def missing_before(rights: Rights, method: str, names: Mapping[str, str]) -> MissingRight | None:
-    """The same before there is a request, to offer only what is allowed.
+    """Return the first right that is missing, before there is a request: pages offer only what is allowed.
 
     names: those known of the request, by their kinds. Of a kind that is not there, a right on any name will do.
     """
@@ -152,7 +161,7 @@ def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
 
 
 _BY_ERROR = _topic(Action.READ, "which.topic", when="which.error")
-"""Whoever is not shown error texts could find them by trying."""
+"""A user that may not see error texts could otherwise find them by trying filters."""
 _OF_GROUP = {
     Action.SEND: RECEIVE_GROUP,  # a member moves what failed there
     Action.RECEIVE: RECEIVE_GROUP,
@@ -291,4 +300,4 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "MetaQGroups/AlterGroup": (_group(Action.ADMINISTER, "group"),),
     "MetaQGroups/DeleteGroup": (_group(Action.ADMINISTER, "group"),),
 }
-"""By the method's name on the wire. Without any need, a call needs a principal only."""
+"""Needs by the method's name on the wire. A call without needs requires only that the client has authenticated."""

@@ -1,4 +1,4 @@
-"""A principal: who is at the other end of a connection, as far as its server knows."""
+"""A principal: the authenticated user of a connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,126}")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, its roles and rights, and until when its credential is valid (seconds since 1970).
+    """A user with its roles and rights, and the time at which its credential expires (seconds since 1970).
 
     credential: the public id of its token, "certificate NAME", or "access key ID". file: as `AccessSnapshot.file`.
     """
@@ -31,25 +31,25 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may do everything."""
+        """True if it may do everything."""
         return ADMIN in self.roles
 
 
 ANYONE: Final = Principal("anyone", frozenset({ADMIN}), Rights(ADMIN_RULES))
-"""Every connection of a server without authentication."""
+"""The principal of every connection to a server without authentication."""
 NOBODY: Final = Principal("nobody")
-"""A connection before it has authenticated, or that was refused."""
+"""The principal of a connection that has not authenticated yet, or was refused."""
 
 
 def check_user_name(text: str) -> str:
-    """`text`, if a user may have this name. Raises InvalidName."""
+    """Return `text` if a user may have this name. Raises InvalidName."""
     if text in {ANYONE.name, NOBODY.name}:
         raise InvalidName(f"user {shown(text)} is a reserved name: choose another one")
     return _check("user", text)
 
 
 def check_role_name(text: str) -> str:
-    """`text`, if a role may have this name. Raises InvalidName."""
+    """Return `text` if a role may have this name. Raises InvalidName."""
     return _check("role", text)
 
 

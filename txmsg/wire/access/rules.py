@@ -1,4 +1,4 @@
-"""Who may do what: allow rules, and the rights that they add up to. Knows no request, no database and no connection.
+"""Allow rules, and the rights that they add up to. Knows no request, no database and no connection.
 
 A rule allows a subject (a principal, or all of a role) one action on what a pattern names: an exact name, or every name
 with a prefix. Nothing is allowed without a rule. Rules only allow, so their order does not matter, and taking one away
@@ -20,7 +20,7 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 ROLE = "role:"
-"""`role:NAME` is the subject of a rule for everyone who has the role."""
+"""Prefix of a rule's subject for a role: `role:NAME` is every user with the role."""
 ADMIN = "admin"
 """The built-in role that may do everything."""
 
@@ -28,7 +28,7 @@ _SUBJECT = re.compile(r"(role:)?[A-Za-z0-9][A-Za-z0-9._@-]{0,126}")
 
 
 class Action(StrEnum):
-    """What a principal does."""
+    """An action of a principal."""
 
     SEND = "send"
     """Send messages to a topic; send half messages of a producer group, and report their outcomes."""
@@ -37,7 +37,7 @@ class Action(StrEnum):
     CHECK = "check"
     """Be asked for the outcomes of a producer group's transactions: the request carries the message."""
     DESCRIBE = "describe"
-    """See names, settings and figures. Whoever has another right on a name has this one, too."""
+    """See names, settings and figures. Included in every other right on a name."""
     READ = "read"
     """Read bodies and headers in administration; of the cluster: users, rules and the audit log."""
     ADMINISTER = "administer"
@@ -45,7 +45,7 @@ class Action(StrEnum):
 
 
 class ResourceKind(StrEnum):
-    """What it is done to. There is one cluster, which has no name."""
+    """The kind of thing that an action applies to. There is one cluster, which has no name."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -68,7 +68,7 @@ RIGHTS = tuple(
     }.items()
     for action in actions
 )
-"""Those that there are."""
+"""The valid pairs of action and kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Rule:
 
     @property
     def resource(self) -> str:
-        """As people write it: `topic:orders*`, or `cluster`."""
+        """Text form of the resource: `topic:orders*`, or `cluster`."""
         return resource_text(self.kind, self.pattern)
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Rule:
 
 
 class AccessDecision(NamedTuple):
-    """Whether something is allowed, and by which rule: one of them if there are several."""
+    """An answer, and the rule that allows it: one of them if there are several."""
 
     allowed: bool
     rule: Rule | None
@@ -100,7 +100,7 @@ _DENIED = AccessDecision(False, None)
 
 
 class Names(NamedTuple):
-    """For which names something is allowed: these, and those with one of these prefixes."""
+    """Names for which an action is allowed: these, and all names with one of these prefixes."""
 
     exact: list[str]
     prefixes: list[str]
@@ -110,7 +110,7 @@ ALL_NAMES = Names([], [""])
 
 
 class _Grants:
-    """What rules for one right match."""
+    """Patterns of the rules for one right."""
 
     __slots__ = ("_exact", "_prefixes")
 
@@ -139,7 +139,7 @@ class _Grants:
 
 
 class Rights:
-    """All that one principal may do. A question costs a dict lookup or two, and one comparison per prefix rule."""
+    """All rights of one principal. A check costs one or two dict lookups, and one comparison per prefix rule."""
 
     __slots__ = ("_grants", "rules")
 
@@ -148,6 +148,7 @@ class Rights:
         self.rules = tuple(rules)
         for rule in self.rules:
             self._grant(Right(rule.action, rule.kind), rule)
+            # Every right includes DESCRIBE on the same names. Resolved here once instead of in each check.
             if rule.action is not Action.DESCRIBE:
                 self._grant(Right(Action.DESCRIBE, rule.kind), rule)
 
@@ -157,17 +158,18 @@ class Rights:
         self._grants[right].add(rule)
 
     def decide(self, right: Right, name: str) -> AccessDecision:
-        """The empty name stands for all of the kind: only the pattern `*` allows that, and the cluster has no other."""
+        """Return the decision for a name. The empty name means all names of the kind: only the pattern `*` allows that;
+        the cluster has no other."""
         grants = self._grants.get(right)
         return _DENIED if grants is None else grants.decide(name)
 
     def names(self, right: Right) -> Names:
-        """For which names it is allowed."""
+        """Return the names for which an action is allowed."""
         grants = self._grants.get(right)
         return Names([], []) if grants is None else grants.names()
 
     def has(self, right: Right) -> bool:
-        """Whether there is any name for which it is allowed."""
+        """Return True if the action is allowed for any name."""
         return right in self._grants
 
 
@@ -181,7 +183,8 @@ class RuleSet:
             self._by_subject.setdefault(rule.subject, []).append(rule)
 
     def rights_of(self, name: str, roles: Collection[str]) -> Rights:
-        """Those of a principal with these roles. Made once for each principal, and asked for each of its calls."""
+        """Return the rights of a principal with these roles. Made once for each principal, and checked for each of its
+        calls."""
         subjects = (name, *(ROLE + role for role in sorted(roles)))
         return Rights(rule for subject in subjects for rule in self._by_subject.get(subject, ()))
 
@@ -190,12 +193,13 @@ ADMIN_RULES = tuple(Rule(ROLE + ADMIN, right.action, right.kind, "*") for right 
 
 
 def resource_text(kind: ResourceKind, pattern: str) -> str:
-    """The inverse of `parse_resource`."""
+    """Return the text form of a resource; the inverse of `parse_resource`."""
     return str(kind) if kind is ResourceKind.CLUSTER else f"{kind}:{pattern}"
 
 
 def parse_rule(subject: str, action: str, resource: str) -> Rule:
-    """A rule as people write it: `billing send topic:orders*`. Raises MisuseError, which says what is allowed."""
+    """Return the rule that a text such as `billing send topic:orders*` describes. Raises MisuseError, which names the
+    valid values."""
     if not _SUBJECT.fullmatch(subject):
         raise MisuseError(
             f"{shown(subject)} is not the name of a user or `role:NAME`: use letters, digits and . _ - @, at most 127"
@@ -210,10 +214,10 @@ def parse_rule(subject: str, action: str, resource: str) -> Rule:
 
 
 def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
-    """Rules as they are stored: subject, action, kind, pattern.
+    """Yield rules from their stored form: subject, action, kind, pattern.
 
-    Those of a newer release that this one does not know are left out and logged: rules only allow, so that gives nobody
-    a right.
+    Rules of a newer release that this one does not know are skipped and logged: rules only allow, so skipping one never
+    grants a right.
     """
     for subject, action, kind, pattern in stored:
         try:
@@ -227,7 +231,7 @@ def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
 
 
 def parse_resource(text: str) -> tuple[ResourceKind, str]:
-    """`topic:orders`, `group:billing*` or `cluster`, as kind and pattern."""
+    """Return kind and pattern of `topic:orders`, `group:billing*` or `cluster`. Raises MisuseError."""
     if text == ResourceKind.CLUSTER:
         return ResourceKind.CLUSTER, "*"
     kind, _, pattern = text.partition(":")
@@ -243,7 +247,7 @@ def parse_resource(text: str) -> tuple[ResourceKind, str]:
 
 
 def rules_of(table: Mapping[str, Iterable[str]]) -> list[Rule]:
-    """Of a file: lists of `ACTION RESOURCE` by subject. Raises MisuseError for an entry that is not one."""
+    """Return the rules of a file: lists of `ACTION RESOURCE` by subject. Raises MisuseError for an invalid entry."""
     rules = []
     for subject, entries in table.items():
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Users, their credentials and rules at one moment: all that a guard needs. Immutable."""
+"""Users, credentials and rules at one moment: everything that a guard decides by. Immutable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["AccessSnapshot", "Credential", "User"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """One of them. certificate: the name in client certificates that stand for this user, "" for none."""
+    """A user. certificate: the name in client certificates that stand for this user, "" for none."""
 
     name: str
     roles: frozenset[str] = frozenset()
     certificate: str = ""
     limits: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Fields of UserLimits in which it is not as others."""
+    """Fields of UserLimits in which it differs from the limits of all users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What is stored of a token. expires_at: seconds since 1970."""
+    """The stored part of a token. expires_at: seconds since 1970."""
 
     id: str
     user: str
@@ -35,17 +35,17 @@ class Credential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSnapshot:
-    """All of them. version: rises with each change of a database."""
+    """All users, credentials and rules. version: rises with each change of a database."""
 
     version: int = 0
     users: Mapping[str, User] = field(default_factory=dict)
     credentials: Mapping[str, Credential] = field(default_factory=dict)
-    """By the public id of the token."""
+    """Tokens by their public id."""
     access_keys: Mapping[str, AccessKey] = field(default_factory=dict)
-    """By their ids."""
+    """Access keys by their id."""
     rules: RuleSet = field(default_factory=RuleSet)
     file: str = ""
-    """Where they are changed; "": by `txmsg user` and `txmsg acl`."""
+    """The file in which users and rules are changed; "" if by `txmsg user` and `txmsg acl`."""
     certificates: Mapping[str, User] = field(init=False, repr=False)
     """Users by the name in their certificate."""
 

@@ -1,7 +1,8 @@
-"""Tokens: how one is made, what is stored of it, and what a server looks at.
+"""Tokens: how they are made, stored and read.
 
-A token is txmsg_ID_SECRET in base32: 80 bits by which it is found, and 256 random bits. Only the SHA-256 of the
-secret is stored. No slow hash, because nobody guesses 256 bits; and no salt, because no two are alike.
+A token is txmsg_ID_SECRET in base32: 80 bits of id, and 256 random bits of secret. Only the SHA-256 of the secret is
+stored. A slow hash would add nothing, because 256 bits cannot be guessed; nor would a salt, because no two secrets are
+equal.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ class NewToken(NamedTuple):
 
 
 class ReadToken(NamedTuple):
-    """What a server needs of a token that it was given."""
+    """The parts of a client's token that a server compares."""
 
     id: str
     secret_sha256: bytes
 
 
 def new_token() -> NewToken:
-    """Another one."""
+    """Return a new token."""
     id_, secret = base32(secrets.token_bytes(_ID_SIZE_BYTES)), base32(secrets.token_bytes(_SECRET_SIZE_BYTES))
     return NewToken(id_, _hash(secret), f"{_PREFIX}_{id_}_{secret}")
 
 
 def is_token(text: str) -> bool:
-    """Whether it is of the form of one."""
+    """Return True if the text has the form of a token."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def read_token(text: str) -> ReadToken | None:
-    """Its parts; None if it is not of the form of a token."""
+    """Return the parts of a token; None if the text does not have the form of one."""
     found = _TOKEN.fullmatch(text)
     return None if found is None else ReadToken(found[1], _hash(found[2]))
 
 
 def base32(data: bytes) -> str:
-    """Text of these bytes that nobody mistypes: lower-case letters and digits without 0 and 1."""
+    """Return a text for these bytes that is easy to type: lower-case letters and digits without 0 and 1."""
     return b32encode(data).decode("ascii").rstrip("=").lower()
 
 
