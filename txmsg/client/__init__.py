@@ -1,4 +1,4 @@
-"""What applications use: producers, the decorator, consumers, the inbox, `Txmsg`. Never loads the server.
+"""The library of applications: producers, the decorator, consumers, the inbox, `Txmsg`. Never loads the server.
 
 NAME_async and its sync twin NAME are one source: `make generate` makes the twin.
 

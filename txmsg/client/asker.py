@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 LISTENER_TIMEOUT_S = 10.0
-"""How long a listener may take. A broker waits as long by default; it asks again after its check interval."""
+"""Seconds that a listener may take. A broker waits as long by default, and checks back again after its check
+interval."""
 
 
 class Asker:
-    """A check listener, and the threads on which it is asked.
+    """A check listener, and the threads on which it is called.
 
     Raising, hanging, and anything that is not a TransactionState count as UNKNOWN. A thread cannot be ended from
     outside, so a transaction whose check hangs is not asked about again meanwhile, and blocks only one thread.
@@ -53,8 +54,10 @@ class Asker:
         self._running: set[TransactionId] = set()
 
     async def ask_listener(self, message: ReceivedMessage) -> TransactionState:
-        """The listener's answer, or UNKNOWN."""
+        """Return the listener's answer, or UNKNOWN."""
         transaction_id = message.transaction_id
+        # The effects of a transaction that this process still runs are not visible yet: a listener would answer
+        # ROLLBACK for it.
         if is_running(message.id_bytes):
             _log.debug(
                 "listener.running",
@@ -102,7 +105,7 @@ class Asker:
         return state
 
     def close(self) -> None:
-        """Asks no more. Calls that hang are not waited for."""
+        """Ask no more. Calls that hang are not waited for."""
         self._threads.shutdown()
 
     def _on_thread(self, message: ReceivedMessage) -> Any:

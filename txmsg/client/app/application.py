@@ -66,7 +66,8 @@ S = TypeVar("S", bound=OnSend)
 F = TypeVar("F", bound=Callable[[], Any])
 
 _GRACE_S: Final = 60.0
-"""How much longer than its handlers the end of an application may take: hooks, and what producers still send."""
+"""Seconds beyond the time of its handlers that the end of an application may take: for hooks, and messages still to
+send."""
 _REGISTER_S_MAX: Final = 10.0
 
 _RUNS_ALREADY: Final = "the application runs already: one start per process"
@@ -109,27 +110,27 @@ class Txmsg(Router):
     ) -> None:
         super().__init__(group=group)
         self.brokers = brokers
-        """Where it connects at its next start; None: where the environment says. Tests may set it."""
+        """Brokers from the next start on; None: those of the environment. Tests may set it."""
         shards_of(self.brokers, takes_memory=True)
         if not (log is None or isinstance(log, str | os.PathLike) or hasattr(log, "fetch")):
             raise MisuseError(
                 f"log={shown(log)} is not a log: give its address or directory, or what open_log returned"
             )
         self.log = log
-        """The log that it reads from its next start on; None: the one that TXMSG_LOG names. Tests may set it."""
+        """The log from the next start on; None: the one that TXMSG_LOG names. Tests may set it."""
         for topic in sends:
             if not isinstance(topic, Topic):
                 raise MisuseError(f"sends= of an application has {shown(topic)}: give objects made by Topic(...)")
         self.sends = tuple(sends)
         """The topics that it declares to send to."""
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
-        """How long handlers may take when it ends."""
+        """Seconds that handlers may take when it ends."""
         self.groups: Collection[str] = ()
-        """Whose handlers run from the next start on; empty: all."""
+        """Groups whose handlers run from the next start on; empty: all."""
         self.concurrency: int | None = None
-        """Handlers at once of each subscription from the next start on, if it is not to be as they say."""
+        """Handlers at once of each subscription from the next start on; None: as the subscriptions say."""
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """What stands in for functions of Depends from the next start on, by the function: for tests."""
+        """Replacements of functions of Depends from the next start on, by the function: for tests."""
         self._database = None if database is None else BusinessDatabase(database)
         self._transactions = Transactions(self._database, self._producer_of)
         self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
@@ -143,17 +144,17 @@ class Txmsg(Router):
 
     def _renew(self) -> None:
         self._running: AsyncExitStack | None = None
-        """What is to be closed; None before the start and after the close."""
+        """The contexts to be closed; None before the start and after the close."""
         self._receivers: list[AppReceiver] = []
-        """Of the last start: what they have counted is still asked for when they have ended."""
+        """Receivers of the last start, kept after the end for their counts."""
         self._starting: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
-        """Who starts it, and what is set when that is done."""
+        """The task that starts it, and an event that is set when the start is done."""
         self._is_closed_early = False
-        """Whether `close` was called while it starts: then the start closes it at its end."""
+        """True if `close` was called during the start: the start closes it at its end."""
         self._closing: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
-        """Who closes it, and what is set when that is done."""
+        """The task that closes it, and an event that is set when the close is done."""
         self._closed_by_handler: asyncio.Task[Exception | None] | None = None
-        """Closes it, or has, because a handler asked for it."""
+        """The task that closes it, or has closed it, because a handler asked for it."""
         self._thread: LoopThread | None = None
         self._stop: Callable[[], object] | None = None
         """Ends `run_async`, from any thread."""
@@ -192,7 +193,8 @@ class Txmsg(Router):
         )
 
     def asyncapi(self, *, title: str, version: str) -> dict[str, Any]:
-        """Its AsyncAPI 3.0 document, for JSON: the messages that it sends and receives, with the schemas of payloads.
+        """Return its AsyncAPI 3.0 document, for JSON: the messages that it sends and receives, with the schemas of
+        payloads.
 
         It receives what its handlers subscribe to, and sends what `transactional_message` declares, and `sends=`: name
         there what `send` sends. title, version: of the application.
@@ -209,13 +211,14 @@ class Txmsg(Router):
     def producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> Producer:
-        """A Producer for threads, which starts and closes with the application. Its messages pass through `on_send`."""
+        """Return a Producer for threads, which starts and closes with the application. Its messages pass through
+        `on_send`."""
         return self._producers.make(Producer, group, check_listener=check_listener, timeout_s=timeout_s)
 
     def async_producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> AsyncProducer:
-        """The same for coroutines, on the loop on which the application is started."""
+        """Return an AsyncProducer, for coroutines on the loop on which the application is started."""
         return self._producers.make(AsyncProducer, group, check_listener=check_listener, timeout_s=timeout_s)
 
     def transactional_message(
@@ -296,7 +299,8 @@ class Txmsg(Router):
         ordering_key: object = None,
         tag: str | None = None,
     ) -> MessageId:
-        """The same for coroutines, on the loop on which the application runs."""
+        """Send a message, or a value for a topic, as `send`; for coroutines, on the loop on which the application
+        runs."""
         made = outgoing("app.send_async", message, value, key=key, ordering_key=ordering_key, tag=tag)
         producer = self._shared_producer(AsyncProducer, "app.send_async")
         if self._database is not None and self._database.is_async:
@@ -304,7 +308,7 @@ class Txmsg(Router):
         return await producer.send(made)
 
     def join(self, session: Session | AsyncSession) -> Transaction:
-        """Sends messages with the session's transaction, whoever has begun it and commits it.
+        """Return an object that sends messages with the session's transaction, which its owner begins and commits.
 
         `app.join(session).send(...)` buffers a message. The session's commit writes the fence row and stores the half
         messages before it, and tells brokers the outcome after it; a rollback sends nothing. It raises
@@ -320,7 +324,8 @@ class Txmsg(Router):
         return found
 
     def _producer_of(self, owner: str) -> Producer | AsyncProducer:
-        """What sends in transactions of the database, of `owner` among others. Raises MisuseError."""
+        """Return the producer for transactions of the database. owner: what needs it, for errors. Raises
+        MisuseError."""
         if self._database is None or self.group is None:
             raise MisuseError(
                 f"{owner} needs the database and the group of the application: write Txmsg(..., group=..., "
@@ -331,7 +336,7 @@ class Txmsg(Router):
         return self._shared_producer(Producer, owner)
 
     def _shared_producer(self, kind: type[K], owner: str) -> K:
-        """What the application sends with. Raises MisuseError without a group."""
+        """Return the application's own producer. Raises MisuseError without a group."""
         if self.group is None:
             raise MisuseError(f"{owner} needs the group of the application: write Txmsg(..., group=...)")
         database = self._database
@@ -415,6 +420,8 @@ class Txmsg(Router):
             for receiver in receivers:
                 for handling in receiver.handlings:
                     stack.push_async_callback(handling.close)
+            # Pushed before the consumers start, so that a start that fails halfway closes those that run. At the end
+            # the stack unwinds from here: consumers, then their handlers, producers, and hooks.
             stack.push_async_callback(_close_all, [receiver.consumer for receiver in receivers])
             for receiver in receivers:
                 await receiver.consumer.start()
@@ -424,7 +431,7 @@ class Txmsg(Router):
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop | None:
-        """Where it runs, if it was started by `with`; for tests, which call its handlers."""
+        """The loop on which it runs if it was started by `with`; for tests, which call its handlers."""
         return None if self._running is None or self._thread is None else self._thread.loop
 
     @property
@@ -442,7 +449,7 @@ class Txmsg(Router):
             await asyncio.gather(*(brokers.close() for brokers in shards))
 
     def _chosen(self) -> list[Subscription]:
-        """The subscriptions of its `groups`. Raises MisuseError for a group without a handler."""
+        """Return the subscriptions of its `groups`. Raises MisuseError for a group without a handler."""
         there = sorted({each.group for each in self.subscriptions if each.group is not None})
         if unknown := sorted(set(self.groups) - set(there)):
             raise MisuseError(f"no handler is of group {unknown[0]!r}: there are {', '.join(there) or 'none'}")
@@ -479,7 +486,7 @@ class Txmsg(Router):
             raise error
 
     async def _close_for_handler(self) -> Exception | None:
-        """Closes; what it raised, for the owner of the application: nobody awaits a handler's call."""
+        """Close, and return the exception for the application's owner: a handler's call is not awaited by anyone."""
         try:
             await self._close()
         except Exception as exc:  # noqa: BLE001 - the root of a task; the user's hooks
@@ -488,7 +495,8 @@ class Txmsg(Router):
         return None
 
     async def _close(self) -> None:
-        """In the caller's task, which has entered the hooks: what they set and open may have to be left there."""
+        """Close in the caller's task, which has entered the hooks: context that they set has to be left in the same
+        task."""
         in_handler.set(False)  # of this task: if a handler began it, it waits for that one, too
         if self._starting is not None:
             task, started = self._starting
@@ -533,7 +541,8 @@ class Txmsg(Router):
         loops.run_application(self.run_async())
 
     async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
-        """The same on this loop. Cancelling it closes, too. started: called when it has started. Raises MisuseError."""
+        """Run it as `run`, on this loop. Cancelling it closes, too. started: called when it has started. Raises
+        MisuseError."""
         if self._stop is not None:
             raise MisuseError(_RUNS_ALREADY)
         if self._is_in_memory:
@@ -594,7 +603,7 @@ class Txmsg(Router):
             await consumer.start_group()
 
     def _one_of_each_source(self, group: str) -> Iterable[AsyncConsumer | AsyncPushConsumer]:
-        """One of its consumers at brokers, and that of the log: for what concerns all members."""
+        """Return one of its consumers at brokers, and that of the log: for calls that affect all members."""
         return {type(each): each for each in self._consumers_of(group)}.values()
 
     def _consumers_of(self, group: str) -> list[AsyncConsumer | AsyncPushConsumer]:
@@ -607,7 +616,8 @@ class Txmsg(Router):
         return found
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`: those of its producers, and of the consumers of its last start."""
+        """Add the figures of its producers, and of the consumers of its last start; for
+        `txmsg.metrics.ClientCollector`."""
         for producer in self._producers:
             producer._put_figures(figures)
         for receiver in self._receivers:
@@ -615,8 +625,9 @@ class Txmsg(Router):
 
 
 async def _close_all(consumers: Sequence[AsyncConsumer | AsyncPushConsumer]) -> None:
-    """At once: what one of them waits for does not add to what others do."""
+    """Close all consumers at the same time: their waiting times do not add up."""
     closing: list[Awaitable[None]] = [consumer.close() for consumer in consumers]
+    # All are closed before an error is raised: otherwise one failing consumer would leave the others running.
     ends = await asyncio.gather(*closing, return_exceptions=True)
     for end in ends:
         if isinstance(end, BaseException):

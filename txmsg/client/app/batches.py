@@ -1,4 +1,4 @@
-"""Messages that are handled together. Each waits here, as if for a handler of its own, until its list is handled."""
+"""Messages that are handled together. Each call of `add` waits, like a call of a handler, until its list is handled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import NotBegun
 
 _LINGER_S: Final = 0.005
-"""How long a list that is not full waits for more: those that were delivered together come one after the other."""
+"""Seconds that an incomplete list waits for more messages: messages that were delivered together are added one by
+one."""
 _CANCEL_S_MAX: Final = 1.0
 
 _Failed = tuple[Exception, TracebackType | None]
@@ -26,7 +27,7 @@ class _Waiting(NamedTuple):
     message: ReceivedMessage
     settled: asyncio.Future[_Failed | None]
     context: contextvars.Context
-    """Of this message: a list is handled in that of its first one."""
+    """The context of this message: a list is handled in that of its first one."""
 
 
 class Batches:
@@ -63,7 +64,8 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, message: ReceivedMessage) -> None:
-        """Returns when the message was handled with others. Raises what became of it, or of all, and NotBegun."""
+        """Return when the message was handled in a list. Raises the error of the message, or of its whole list, and
+        NotBegun."""
         loop = asyncio.get_running_loop()
         settled: asyncio.Future[_Failed | None] = loop.create_future()
         self._waiting.append(_Waiting(message, settled, contextvars.copy_context()))
@@ -79,7 +81,7 @@ class Batches:
             raise error.with_traceback(traceback)  # as it was raised: of many messages each would add its frames to it
 
     async def close(self) -> None:
-        """Cancels what is being handled, and waits a second for it."""
+        """Cancel the lists in progress, and wait up to a second for their end."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -100,6 +102,7 @@ class Batches:
             self._timer = None
         while self._waiting and len(self._tasks) < self._concurrency:
             if not self._begins():
+                # Taken out before they are answered: answering runs callbacks, which may add messages.
                 left, self._waiting = self._waiting, deque()
                 self._leave(left)
                 return
@@ -112,6 +115,8 @@ class Batches:
                 if self._pace is not None:
                     self._pace.take_tokens(len(taken))
                 work = self._work(taken)
+                # In the context of the first message: a list can have only one, and that of the loop would lose the
+                # trace altogether.
                 task = asyncio.create_task(work, name=f"txmsg-batch-{self._name}", context=taken[0].context)
                 self._tasks.add(task)
                 task.add_done_callback(self._ended, context=contextvars.Context())
@@ -145,7 +150,7 @@ class Batches:
 
 
 class BatchesOfQueues:
-    """The same for a log: a list is of one queue, in its order, and its next one begins when that has ended.
+    """Batches of a log: a list is of one queue, in its order, and the next one begins when the list before has ended.
 
     concurrency: lists of different queues that are handled at once. Retries of messages come with those of their queue.
     """
@@ -172,7 +177,7 @@ class BatchesOfQueues:
         self._of: dict[tuple[str, int | None], Batches] = {}
 
     async def add(self, message: ReceivedMessage) -> None:
-        """As `Batches.add`."""
+        """Add a message as `Batches.add`."""
         queue = message.topic, message.queue
         batches = self._of.get(queue)
         if batches is None:
@@ -180,12 +185,12 @@ class BatchesOfQueues:
         await batches.add(message)
 
     async def close(self) -> None:
-        """As `Batches.close`."""
+        """Close as `Batches.close`."""
         await asyncio.gather(*(batches.close() for batches in self._of.values()))
 
 
 def results_of(returned: object, count: int) -> list[Exception | None]:
-    """What became of each message, by what a handler of lists has returned. Raises MisuseError."""
+    """Return the error of each message, or None, by the return value of a handler of lists. Raises MisuseError."""
     if not isinstance(returned, list | tuple):
         return [None] * count
     if len(returned) != count:
@@ -197,7 +202,8 @@ def results_of(returned: object, count: int) -> list[Exception | None]:
 
 
 def _failed(result: object) -> Exception | None:
-    """`gather` returns CancelledError, too, which is no Exception."""
+    """Return the exception among results, if it is one. `gather` also returns CancelledError, which is not an
+    Exception."""
     if isinstance(result, BaseException) and not isinstance(result, Exception):
         return RuntimeError(f"the handler of the list returned {result!r} for this message")
     return result if isinstance(result, Exception) else None

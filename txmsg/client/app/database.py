@@ -1,4 +1,4 @@
-"""The database of an application: its sessions, the listener that answers checks, and the tables of txmsg in it."""
+"""The database of an application: its sessions, the listener that answers checks, and txmsg's tables in it."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class BusinessDatabase:
             )
         self.engine: Engine | AsyncEngine = engine
         self.is_async = isinstance(engine, AsyncEngine)
-        """Whether functions that use it are `async def`."""
+        """True if functions that use it are `async def`."""
         self.session_class: type = self.session.class_
-        """Of its sessions."""
+        """The class of its sessions."""
         self._has_tables = False
 
     def listener(self) -> FenceCheckListener:
-        """A new one that answers checks from its fence."""
+        """Return a new listener that answers checks from its fence."""
         return FenceCheckListener(self.engine)
 
     def ready_for(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, for which the tables are there when it is called."""
+        """Return a function that creates the missing tables, then calls `function`."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -72,21 +72,21 @@ class BusinessDatabase:
         return call
 
     async def create_tables_by(self, threads: Executor) -> None:
-        """Creates the missing tables, on a thread of these if the engine blocks."""
+        """Create the missing tables, on one of these threads if the engine blocks."""
         if self.is_async:
             await self.create_tables_async()
         elif not self._has_tables:
             await asyncio.get_running_loop().run_in_executor(threads, self.create_tables)
 
     def create_tables(self) -> None:
-        """Creates the missing tables, unless this process has looked before. For an Engine."""
+        """Create the missing tables, unless this process has done so before. For an Engine."""
         if not self._has_tables:
             assert isinstance(self.engine, Engine)
             create_tables(self.engine)
             self._has_tables = True
 
     async def create_tables_async(self) -> None:
-        """The same for an AsyncEngine."""
+        """Create the missing tables, unless this process has done so before. For an AsyncEngine."""
         if not self._has_tables:
             assert isinstance(self.engine, AsyncEngine)
             await create_tables(self.engine)

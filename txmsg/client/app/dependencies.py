@@ -1,4 +1,4 @@
-"""What the parameters of a handler are, and where their values come from. Knows neither consumers nor brokers.
+"""The parameters of a handler, and the sources of their values. Knows neither consumers nor brokers.
 
 A parameter says it by its annotation: the message, its payload, a logger, or `Annotated[T, Depends(f)]`: what `f`
 returns, or yields for the time of the call. `f` has parameters of the same kinds. FastAPI's Depends is taken as ours.
@@ -33,7 +33,7 @@ from txmsg.runtime.logs import logger_of_application
 from txmsg.runtime.user_function import finished, finished_async, name_of
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
-"""What stands in for a dependency, by the dependency: for tests."""
+"""Replacements of dependencies, by the dependency: for tests."""
 NO_OVERRIDES: Final[Overrides] = {}
 
 
@@ -55,7 +55,7 @@ class Depends:
 
 
 class _Source(Enum):
-    """Where the value of a parameter comes from, if not from a dependency."""
+    """The source of a parameter's value, if it is not a dependency."""
 
     MESSAGE = "message"
     PAYLOAD = "payload"
@@ -66,7 +66,7 @@ class _Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of the payload, a JSON object."""
+    """A field of the payload, which is a JSON object."""
 
     name: str
 
@@ -77,15 +77,16 @@ class _InjectedCall:
 
     of: Callable[..., Any]
     call: Callable[..., Any]
-    """The function, or where that yields, what makes a context manager of it."""
+    """The function; if it yields, a factory of a context manager around it."""
     kind: str
-    """Of the function: "def", "async def", "yield" or "async yield"."""
+    """Kind of the function: "def", "async def", "yield" or "async yield"."""
     sources: Mapping[str, _Source | _Field | _InjectedCall]
     logger: logging.Logger
 
 
 _Known = dict[Callable[..., Any] | _Source, Any]
-"""Values of one call: what functions gave that several parameters depend on, and what belongs to its transaction."""
+"""Values of one call: results of functions that several parameters depend on, and values that belong to its
+transaction."""
 
 
 def _of_transaction(session: Any, tx: Transaction | None) -> _Known:
@@ -95,9 +96,9 @@ def _of_transaction(session: Any, tx: Transaction | None) -> _Known:
 class Injected:
     """A handler whose parameters are filled from a message, or from a list of them.
 
-    is_batch: it is called with lists. given: how many arguments it gets before those, such as a session. payload_types:
-    of the messages, if their topics know them; otherwise the annotations decide. overrides: what stands in for
-    dependencies. Raises MisuseError for a parameter of which its annotation does not say what it is.
+    is_batch: it is called with lists. given: the number of arguments that it gets before these, such as a session.
+    payload_types: of the messages, if their topics know them; otherwise the annotations decide. overrides: replacements
+    of dependencies. Raises MisuseError for a parameter whose annotation does not determine its source.
     """
 
     def __init__(
@@ -112,42 +113,45 @@ class Injected:
         self._is_batch = is_batch
         self._given = given
         self.payload_types = tuple(payload_types) or self._annotated_payload(handler)
-        """Of the messages: several if these are of several topics. None: no topic knows one, nor does a parameter."""
+        """Types of the payloads: several if the messages are of several topics. None: neither a topic nor a parameter
+        determines one."""
         self.takes_payload = False
-        """Whether it asks for the payload, or for a field of it."""
+        """True if it asks for the payload, or for a field of it."""
         self._overrides = overrides
         self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """Those of the overrides that this handler asks for."""
+        """The overrides that this handler uses."""
         self.sessions: set[type] = set()
-        """The types of sessions that it asks for, or what it depends on."""
+        """The types of sessions that it, or a dependency, asks for."""
         kind = _kind_of(handler)
         self.returns_messages = kind.endswith("yield") or names_messages(_returned(handler))
-        """Whether it says that it returns or yields messages, which are sent."""
+        """True if its annotation says that it returns or yields messages, which are sent."""
         self._asks_for_tx = False
         self._call = self._plan(handler, ())
         self.is_coroutine = kind.startswith("async")
         self.is_plain = _takes_message_by_place(handler, given, list(self._call.sources.values()))
-        """Whether it is called with the message alone, as handlers of consumers are."""
+        """True if it is called with the message alone, as handlers of consumers are."""
 
     @property
     def sends(self) -> bool:
-        """Whether it returns messages, or asks for `tx`, or what it depends on does."""
+        """True if it returns messages, or if it or a dependency asks for `tx`."""
         return self.returns_messages or self._asks_for_tx
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether it needs a transaction of the application's database: for what it asks for, or for what it sends."""
+        """True if it needs a transaction of the application's database, because of its parameters or of the messages
+        that it sends."""
         return self.sends or bool(self.sessions)
 
     @property
     def why_in_transaction(self) -> str:
-        """What of it needs one, for errors."""
+        """The reason why it needs a transaction, for errors."""
         return "asks for a session or tx" if self.sessions or self._asks_for_tx else "returns messages to send"
 
     # ---- reading it
 
     def _annotated_payload(self, handler: Callable[..., Any]) -> tuple[type, ...]:
-        """What the payloads are by the handler's parameters: their model, or an object with fields of their names."""
+        """Return the type of the payloads by the handler's parameters: their model, or an object with fields of their
+        names."""
         fields: dict[str, tuple[Any, bool]] = {}
         for name, parameter, annotation in _parameters(handler, self._given):
             wanted = self._item_of(_bare(annotation))
@@ -167,6 +171,7 @@ class Injected:
         return (fields_type(name_of(handler), fields),) if is_asked_for else ()
 
     def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _InjectedCall:
+        # A cycle would recurse without end at the first message; found here, it fails when the handler is declared.
         if function in above:
             raise MisuseError(f"{name_of(function)} depends on itself: take one of the two Depends out")
         path = (*above, function)
@@ -203,7 +208,7 @@ class Injected:
         *,
         is_first: bool,
     ) -> _Source | _Field | Callable[..., Any] | None:
-        """Its source; a function is one that it depends on; None: its default stays."""
+        """Return the source of a parameter; a function is a dependency; None keeps the parameter's default."""
         dependency = _dependency_in(annotation)
         if dependency is not None:
             return dependency
@@ -228,7 +233,7 @@ class Injected:
         )
 
     def _fields(self) -> Mapping[str, Any]:
-        """Of the payloads, if their type names each."""
+        """Return the fields of the payloads, if their type names each."""
         several = self.payload_types
         return get_type_hints(several[0]) if len(several) == 1 and is_typeddict(several[0]) else {}
 
@@ -244,12 +249,13 @@ class Injected:
         return annotation is ReceivedMessage
 
     def _is_payload(self, annotation: Any) -> bool:
-        """Also for `dict[str, Any]`, where payloads are `dict`. A union has the payloads of all topics."""
+        """Return True for the type of the payloads, also for `dict[str, Any]` if they are `dict`. A union has to have
+        the types of all topics."""
         choices = _choices_of(annotation)
         return bool(self.payload_types) and {*choices, *map(get_origin, choices)}.issuperset(self.payload_types)
 
     def _item_of(self, annotation: Any) -> Any:
-        """What a list of it is annotated with, for a handler of lists."""
+        """Return the annotation of one item, for a handler of lists."""
         if not self._is_batch or annotation is inspect.Parameter.empty:
             return annotation
         if get_origin(annotation) is list:
@@ -266,16 +272,17 @@ class Injected:
     # ---- calling it
 
     def on_thread_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
-        """Calls a `def` handler inside a transaction, and sends what it returns."""
+        """Call a `def` handler inside a transaction, and send the messages that it returns."""
         finish = handled if tx is None else partial(send_returned, tx)
         return self._on_thread((message,), _of_transaction(session, tx), finish)
 
     def on_thread(self, *given_and_message: Any) -> Any:
-        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them."""
+        """Call a `def` handler with its dependencies. The last argument is the message, or the list of them."""
         return self._on_thread(given_and_message, {}, handled)
 
     def _on_thread(self, given_and_message: Sequence[Any], known: _Known, finish: Callable[[str, Any], Any]) -> Any:
-        """Calls it. known: values that are there before. finish: gets what it returns, before dependencies are left."""
+        """Call the handler. known: values that exist already. finish: gets the result before dependencies are
+        exited."""
         failed: BaseException | None = None
         with ExitStack() as entered:
             try:
@@ -286,12 +293,12 @@ class Injected:
         raise _swallowed(failed)
 
     async def on_loop_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
-        """`on_thread_in` of an `async def` handler."""
+        """Call an `async def` handler inside a transaction, as `on_thread_in`."""
         finish = _handled_async if tx is None else partial(send_returned_async, tx)
         return await self._on_loop((message,), _of_transaction(session, tx), finish)
 
     async def on_loop(self, *given_and_message: Any) -> Any:
-        """`on_thread` of an `async def` handler."""
+        """Call an `async def` handler with its dependencies, as `on_thread`."""
         return await self._on_loop(given_and_message, {}, _handled_async)
 
     async def _on_loop(
@@ -313,9 +320,9 @@ async def _handled_async(name: str, result: Any) -> Any:
 
 
 def _swallowed(failed: BaseException | None) -> BaseException:
-    """What is raised when a dependency let an exception end in it: the message was not handled.
+    """Return the error to raise if a dependency suppressed an exception: the message was not handled.
 
-    failed: what the handler raised; None: another dependency raised it, when the handler had returned.
+    failed: the handler's exception; None: another dependency raised it after the handler had returned.
     """
     return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
 
@@ -367,7 +374,7 @@ async def _called_async(
 
 
 def _is_left_out(source: _Source | _Field | _InjectedCall, message: Any) -> bool:
-    """Whether the payload lacks the field, so that the parameter's default stays."""
+    """Return True if the payload lacks the field, so that the parameter keeps its default."""
     return isinstance(source, _Field) and source.name not in message.payload
 
 
@@ -386,7 +393,7 @@ def _value(source: _Source | _Field, message: Any, call: _InjectedCall, known: _
 
 
 def _source_by_type(annotation: Any) -> _Source | None:
-    """Of a parameter whose type alone says what it is."""
+    """Return the source of a parameter whose type alone determines it, or None."""
     if annotation is logging.Logger:
         return _Source.LOGGER
     if annotation is Transaction:
@@ -416,7 +423,7 @@ def _entered(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
 
 
 def _parameters(function: Callable[..., Any], given: int) -> list[tuple[str, inspect.Parameter, Any]]:
-    """Name, parameter and evaluated annotation of each after those that are given. Raises MisuseError."""
+    """Return name, parameter and evaluated annotation of each parameter after the given ones. Raises MisuseError."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -439,7 +446,8 @@ def _parameters(function: Callable[..., Any], given: int) -> list[tuple[str, ins
 
 
 def _returned(function: Callable[..., Any]) -> Any:
-    """The evaluated annotation of what it returns; None if it cannot be read: such a function sends nothing so."""
+    """Return the evaluated return annotation; None if it cannot be evaluated: such a function does not send by
+    returning."""
     body: Any = function if inspect.isroutine(function) else type(function).__call__
     try:
         return hints_of(function, inspect.unwrap(body), ["return"]).get("return")
@@ -448,7 +456,7 @@ def _returned(function: Callable[..., Any]) -> Any:
 
 
 def hints_of(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The annotations of these parameters, evaluated. Others may name what only a type checker imports."""
+    """Return the evaluated annotations of these parameters. Others may name types that only a type checker imports."""
 
     def read() -> None: ...
 
@@ -464,12 +472,12 @@ def hints_of(function: Callable[..., Any], body: Any, names: Sequence[str]) -> d
 
 
 def _bare(annotation: Any) -> Any:
-    """The type in Annotated."""
+    """Return the type inside Annotated."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _choices_of(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+    """Return the types of a union, or the one type."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
@@ -483,7 +491,7 @@ def _takes_message_by_place(
 
 
 def _dependency_in(annotation: Any) -> Callable[..., Any] | None:
-    """The function that Annotated names, by our Depends or by FastAPI's."""
+    """Return the function that Annotated names, by our Depends or by FastAPI's; None if there is none."""
     if get_origin(annotation) is not Annotated:
         return None
     for each in get_args(annotation)[1:]:

@@ -1,4 +1,5 @@
-"""What an application sends and receives, as its declarations say it, for its AsyncAPI document. Calls no handler."""
+"""The messages that an application sends and receives, by its declarations, for its AsyncAPI document. Calls no
+handler."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from txmsg.message.typed.topic import name_of as name_of_topic
 
 
 class Decorated(NamedTuple):
-    """A function of `@app.transactional_message`. is_built: `message=` makes its messages."""
+    """A function of `@app.transactional_message`. is_built: True if `message=` makes its messages."""
 
     topic: str | Topic[Any]
     function: Callable[..., Any]
@@ -26,14 +27,14 @@ class Decorated(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Where it is in its module."""
+        """Its qualified name within its module."""
         return self.function.__qualname__.rpartition("<locals>.")[2]
 
 
 def operations_of(
     sends: Iterable[Topic[Any]], decorated: Iterable[Decorated], subscriptions: Iterable[Subscription]
 ) -> Iterator[Operation]:
-    """What it does with each topic, once for each direction and group."""
+    """Yield the application's operations, once for each topic, direction and group."""
     sent = dict.fromkeys([*(topic.name for topic in sends), *(name_of_topic(each.topic) for each in decorated)])
     for name in sent:
         yield Operation(action="send", topic=name)
@@ -43,7 +44,8 @@ def operations_of(
 
 
 def payloads_by_name(decorated: Iterable[Decorated], subscriptions: Iterable[Subscription]) -> Iterator[PayloadByName]:
-    """Payloads of topics that are named, not typed: by the annotations of who sends and who receives them."""
+    """Yield payloads of topics that are named, not typed: by the annotations of the functions that send and receive
+    them."""
     for each in decorated:
         if not isinstance(each.topic, Topic) and not each.is_built:
             schema, models = _schema_of_arguments(each.function)
@@ -58,7 +60,8 @@ def payloads_by_name(decorated: Iterable[Decorated], subscriptions: Iterable[Sub
 
 
 def _schema_of_arguments(function: Callable[..., Any]) -> tuple[Schema, Mapping[str, Schema]]:
-    """Of the JSON object that has them all, defaults too; and of those that are models, by their names."""
+    """Return the schema of a JSON object with all arguments, including defaults; and the schemas of models among them,
+    by name."""
     signature, receiver = signature_of_calls(function, drop_session=True)
     names = [name for name in signature.parameters if name != receiver]
     try:

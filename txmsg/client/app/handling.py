@@ -1,4 +1,4 @@
-"""A subscription as the handler of a consumer: what it depends on, lists, processes, rate and middleware around it."""
+"""A subscription as the handler of a consumer, with its dependencies, lists, processes, rate and middleware."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Handle = Callable[[ReceivedMessage], Any]
 
 
 class Handling:
-    """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is.
+    """The handler that a consumer gets for a subscription. Belongs to one loop; closed when the consumer is.
 
     transactions: makes handlers that ask for a session, or for `tx`. threads: where `def` handlers of lists run;
     default: on threads of its own. group: whose progress it is, if it is not the subscription's: that of a consumer
-    that broadcasts. begins: asked before a list is handled, or a message that has waited for `rate=`; where it says no,
-    they come again. Raises MisuseError for a handler that cannot be made.
+    that broadcasts. begins: asked before a list is handled, or a message that has waited for `rate=`; if it returns
+    False, the messages are redelivered. Raises MisuseError for a handler that cannot be made.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class Handling:
         self._closed = threading.Event()
         injected = injected_of(subscription, overrides)
         self.payloads = payloads_of(subscription, injected)
-        """Of each topic: itself, if it knows them, or the type that the handler asks for, if it does."""
+        """By topic: the Topic if it knows its payloads, the type that the handler asks for, or None."""
         pace = None if subscription.rate is None else HandlerRate(subscription.rate)
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
             handle = _paced(handle, pace, self._closed, begins)
+        # Lists of `def` handlers have their middleware inside, on the handler's thread (middleware.py). Around `add`,
+        # it would be entered on the loop and might block it.
         if subscription.middleware and (subscription.batch is None or injected.is_coroutine):
             handle = _within(handle, subscription.middleware)
         self.handle = handle
@@ -104,14 +106,14 @@ class Handling:
         return self._batches.add
 
     def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Has a consumer's subscriptions pass its messages to `handle`."""
+        """Have a consumer's subscriptions pass their messages to `handle`."""
         for topics, payload in self.payloads.items():
             of_topics = payload if isinstance(payload, Topic) else topics
             payload_type = payload if isinstance(payload, type) else None
             subscriptions.add(of_topics, self.of.tag, self.of.retry, payload_type=payload_type)(self.handle)
 
     async def close(self) -> None:
-        """Ends what the consumer has not waited for."""
+        """End the work that the consumer has not waited for."""
         self._closed.set()
         if self._batches is not None:
             await self._batches.close()

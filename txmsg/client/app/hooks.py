@@ -1,4 +1,4 @@
-"""What an application enters when it starts, and leaves when it ends: the user's functions and context managers."""
+"""Hooks, entered when an application starts and exited when it ends: the user's functions and context managers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from txmsg.errors import MisuseError, shown
 from txmsg.runtime.user_function import finished, finished_async, is_coroutine, name_of
 
 Hook = Callable[[], Any]
-"""Gives a context manager of either kind."""
+"""Returns a context manager of either kind."""
 
 _NO_ERROR: Final = (None, None, None)
 
 
 def hook_of(given: Any) -> Hook:
-    """That of a context manager, of a function that gives one, or of one that yields once. Raises MisuseError."""
+    """Return the hook of a context manager, of a function that returns one, or of one that yields once. Raises
+    MisuseError."""
     if inspect.isasyncgenfunction(given):
         return asynccontextmanager(given)
     if inspect.isgeneratorfunction(given):
@@ -40,7 +41,7 @@ def hook_of(given: Any) -> Hook:
 
 
 def hook_of_call(given: Any, at: Literal["startup", "shutdown"]) -> Hook:
-    """That of a function, which is called at the start, or at the end. Raises MisuseError."""
+    """Return the hook of a function that is called at the start, or at the end. Raises MisuseError."""
     if not callable(given):
         raise MisuseError(f"on_{at}({shown(given)}) is given no function")
     if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
@@ -70,9 +71,10 @@ def hook_of_call(given: Any, at: Literal["startup", "shutdown"]) -> Hook:
 
 
 def entered(manager: Any, thread: Executor) -> AbstractAsyncContextManager[Any]:
-    """The manager as one for coroutines: one of the other kind is entered and left on the thread, and blocks it alone.
+    """Return the manager as one for coroutines: a blocking one is entered and exited on the thread, and blocks it
+    alone.
 
-    All of an application have the same thread: connections of some databases may not go from one to another.
+    All of an application share the thread: connections of some databases cannot be used by another one.
     """
     return manager if hasattr(manager, "__aenter__") else _on_thread(manager, thread)
 

@@ -1,4 +1,4 @@
-"""Applications and topics by their names, MODULE:NAME, as commands are given them."""
+"""Applications and topics by their names, MODULE:NAME, as commands take them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEFAULT: Final = "app"
 
 
 def load(name: str) -> Txmsg:
-    """The application MODULE:NAME; NAME may be a path, and a function that returns it. Default: app.
+    """Return the application MODULE:NAME; NAME may be a path, or a function that returns it. Default: app.
 
     Modules of the current directory are found as `python -m` finds them. Raises MisuseError; errors of the module
     itself are raised as they are.
@@ -30,7 +30,7 @@ def load(name: str) -> Txmsg:
 
 
 def load_topics(name: str) -> Sequence[Topic[Any]]:
-    """The topic MODULE:NAME, or those that the application MODULE:NAME declares. Raises as `load`."""
+    """Return the topic MODULE:NAME, or those that the application MODULE:NAME declares. Raises as `load`."""
     found = _named(name, "a topic or an application", "shop.events:ORDERS")
     if isinstance(found, Txmsg):
         return found.topics

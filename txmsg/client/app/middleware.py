@@ -15,10 +15,10 @@ HandleList = Callable[[list[ReceivedMessage]], Any]
 def within_lists(
     handle: HandleList, middleware: Sequence[Callable[[ReceivedMessage], AbstractContextManager[Any]]]
 ) -> HandleList:
-    """`handle`, with the middleware of each message of a list entered around it.
+    """Return `handle` with the middleware of each message of a list entered around it.
 
-    The middleware of a message sees what becomes of it, not of others. If entering it raises, the message is refused,
-    and the handler gets the others. Returns one result for each message, as a handler of lists may.
+    The middleware of a message sees the result of this message only. If entering it raises, the message is refused, and
+    the handler gets the others. Returns one result for each message, as a handler of lists may.
     """
 
     def handle_within(messages: list[ReceivedMessage]) -> list[Exception | None]:
@@ -38,7 +38,7 @@ def within_lists(
 
 
 def _handled(handle: HandleList, messages: list[ReceivedMessage]) -> list[Exception | None]:
-    """What became of each."""
+    """Return the error of each message, or None."""
     if not messages:
         return []
     try:
@@ -48,7 +48,7 @@ def _handled(handle: HandleList, messages: list[ReceivedMessage]) -> list[Except
 
 
 class _Entered:
-    """A message, in its middleware."""
+    """A message, inside its middleware."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _Entered:
     ) -> None:
         self.message = message
         self.result: Exception | None = None
-        """What has become of it, when it was left."""
+        """The error of the message once it was left; None if it was handled."""
         self.is_inside = True
         self._stack = ExitStack()
         try:
@@ -69,7 +69,8 @@ class _Entered:
                 raise
 
     def leave(self, failed: BaseException | None) -> None:
-        """Its handling has ended so. Raises what middleware raises, but for an Exception, which is its result."""
+        """Exit the middleware with the message's error, or None. Raises the middleware's BaseExceptions; an Exception
+        is the result."""
         self.is_inside = False
         trace = None if failed is None else failed.__traceback__
         try:

@@ -1,12 +1,12 @@
-"""Handlers in processes of their own, for what computes: Python runs one thread at a time.
+"""Handlers in processes of their own, for CPU-bound work: Python runs one thread at a time.
 
-Each call waits, on the thread that makes it, for one process, which is started when there is none free. A process that
-dies costs the message that it handled one delivery, and no other. Children end with their parent, however it goes. Each
-side is told of the other's end by the system, not by the end of the pipe: a program that a handler has started, or a
-copy of the process, may live on and hold the pipe. Such programs get what a shell would give them: an empty stdin, and
+Each call waits, on its thread, for one process, which is started if none is free. A process that dies costs the message
+that it handled one delivery, and no other. Children end with their parent in any case. Each side learns of the other's
+end from the system, not from the end of the pipe: a program that a handler has started, or a copy of the process, may
+survive and hold the pipe. Such programs get the stdin and signals that a shell would give them: an empty stdin, and
 signals that act.
 
-A child imports the module of its handler. What it logs, this process logs, and at the levels that it has here. Hooks of
+A child imports the module of its handler. Its log records are logged by this process, at the levels set here. Hooks of
 the application are entered in this process alone, and so are middleware and rates.
 """
 
@@ -39,11 +39,11 @@ from txmsg.runtime.signals import leave_signals_to_parent
 from txmsg.runtime.user_function import name_of
 
 _Reference = tuple[str, str, tuple[type, ...], tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]]
-"""Module and qualified name of a function, the types of payloads that its topics know, and what stands in for what."""
+"""Module and qualified name of a function, the types of payloads that its topics know, and pairs of overrides."""
 _END_S_MAX: Final = 0.2
-"""How long a process may take to end by itself that nobody uses any more."""
+"""Seconds that an unused process has to end by itself."""
 _LOOK_S: Final = 0.5
-"""How often is looked where the system does not tell the end of a process: where it is not Linux."""
+"""Seconds between looks where the system does not report the end of a process: on systems other than Linux."""
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _SPAWN = get_context("spawn")  # a copy of a process with threads may hang at once
 
@@ -53,7 +53,7 @@ class HandlerProcessDied(RuntimeError):
 
 
 def check_importable(what: str, handler: Callable[..., Any]) -> None:
-    """Raises MisuseError for what another process could not import."""
+    """Raise MisuseError for a handler that another process could not import."""
     if not inspect.isfunction(handler) or "<" in handler.__qualname__:
         raise MisuseError(
             f'{what} is {name_of(handler)}, which runs_in="processes" could not import there: make it a def at the top '
@@ -62,7 +62,7 @@ def check_importable(what: str, handler: Callable[..., Any]) -> None:
 
 
 def _check_found(what: str, given: Callable[..., Any]) -> None:
-    """The same for what pickle tells another process by its name, and what is compared there."""
+    """Raise MisuseError for an object that pickle sends by name, and that would not be the same in another process."""
     try:
         is_found = pickle.loads(pickle.dumps(given)) == given
     except Exception:  # noqa: BLE001 - it raises errors of several kinds, and those of a user's `__reduce__`
@@ -77,7 +77,7 @@ def _check_found(what: str, given: Callable[..., Any]) -> None:
 class HandlerProcesses:
     """A handler that runs in processes, as many as there are calls at once. Called on threads.
 
-    payload_types: of its messages, if their topics know them. overrides: what stands in for its dependencies. Raises
+    payload_types: of its messages, if their topics know them. overrides: replacements of its dependencies. Raises
     MisuseError if another process could not import one of these.
     """
 
@@ -98,8 +98,9 @@ class HandlerProcesses:
         atexit.register(self._close_at_exit, os.getpid())
 
     def __call__(self, message: ReceivedMessage) -> None:
-        """Has it handled. Raises what the handler raises, or HandlerProcessDied."""
+        """Handle a message in a process. Raises the handler's exception, or HandlerProcessDied."""
         work = pickle.dumps((self._reference, tuple(message._replace(headers=dict(message.headers)))))
+        # Outside the lock from here on: a handler may run for minutes, and `close` needs the lock to kill its process.
         process = self._taken()
         try:
             error = process.do(work)
@@ -121,7 +122,7 @@ class HandlerProcesses:
             raise error
 
     def close(self) -> None:
-        """Ends the processes at once, whatever they do."""
+        """End the processes at once, whatever they do."""
         atexit.unregister(self._close_at_exit)
         with self._lock:
             self._is_closed = True
@@ -132,7 +133,8 @@ class HandlerProcesses:
             process.end_process()
 
     def _close_at_exit(self, pid: int) -> None:
-        """If nobody has closed it: multiprocessing would wait for processes that leave its SIGTERM to their parent."""
+        """Close at the interpreter's exit, if no one has: multiprocessing would wait for processes that leave its
+        SIGTERM to their parent."""
         if pid == os.getpid():  # else this is a copy, and the processes are not its own
             self.close()
 
@@ -152,7 +154,7 @@ class HandlerProcesses:
 
 
 class _Process:
-    """One process, and the pipe to it. Used by one thread at a time, but for `kill`."""
+    """A process, and the pipe to it. Used by one thread at a time, except `kill`."""
 
     def __init__(self, name: str) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
@@ -163,7 +165,8 @@ class _Process:
         self._ended = _end_of(self.pid)
 
     def do(self, work: bytes) -> Exception | None:
-        """What the handler raised there. Raises EOFError and OSError when the process has ended."""
+        """Return the handler's exception in the process, or None. Raises EOFError and OSError when the process has
+        ended."""
         self._pipe.send_bytes(work)
         while isinstance(said := pickle.loads(self._said()), dict):
             record = logging.makeLogRecord({name: _value_of(sent) for name, sent in said.items()})
@@ -173,7 +176,7 @@ class _Process:
         return None if raised is None else _error_of(raised, reason)
 
     def _said(self) -> bytes:
-        """What it says next. Raises EOFError and OSError when it has ended without a word."""
+        """Return the process's next message. Raises EOFError and OSError when it has ended without one."""
         has_ended = False
         while not self._pipe.poll(0):
             if has_ended:
@@ -194,7 +197,7 @@ class _Process:
         self._process.kill()
 
     def end_process(self) -> str:
-        """Waits for its end, or makes it; how it ended: "by SIGKILL", "with exit status 1"."""
+        """Wait for its end, or kill it; return how it ended: "by SIGKILL", "with exit status 1"."""
         self._pipe.close()
         self._process.join(_END_S_MAX)
         self._process.kill()
@@ -208,7 +211,7 @@ class _Process:
 
 
 def _end_of(pid: int) -> list[int]:
-    """A descriptor that is readable when this process has ended; none where the system has no such thing."""
+    """Return a descriptor that is readable when this process has ended; none if the system has no such thing."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):  # not Linux; a sandbox that does not let this through; or it has ended already
@@ -216,7 +219,7 @@ def _end_of(pid: int) -> list[int]:
 
 
 def _levels() -> dict[str, int]:
-    """Of the loggers that have one."""
+    """Return the levels of the loggers that have one."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     return {each.name: each.level for each in loggers if isinstance(each, logging.Logger) and each.level}
 
@@ -231,10 +234,10 @@ def _error_of(raised: bytes, reason: str) -> Exception:
 
 
 def _made_again(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """An exception of another process.
+    """Return an exception of another process.
 
-    Not by pickle: it calls the class with `args`, which are what was given to `Exception.__init__`: RetryAfter, and
-    classes of users whose parameters differ, would fail or be another one.
+    Not by pickle: it calls the class with `args`, which are those of `Exception.__init__`: RetryAfter, and classes of
+    users whose parameters differ, would fail or come out different.
     """
     error = kind.__new__(kind, *args)
     if not inspect.isfunction(kind.__init__):
@@ -245,7 +248,7 @@ def _made_again(kind: type[Exception], args: tuple[Any, ...], state: dict[str, A
 
 
 def _value_of(sent: object) -> object:
-    """What `extra=` has given to a record of a log, or its text."""
+    """Return the value that `extra=` has given to a log record, or its text."""
     if not isinstance(sent, tuple):
         return sent
     pickled, text = sent
@@ -278,7 +281,7 @@ def _serve(pipe: Connection, levels: dict[str, int]) -> None:
 
 
 class _ToParent(logging.Handler):
-    """What a child says: the records that it logs, and between them what became of each message."""
+    """Sends a child's log records to the parent, and between them the result of each message."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
@@ -301,7 +304,7 @@ class _ToParent(logging.Handler):
 
 
 def _sent(value: object) -> object:
-    """A value of a record: plain, or as pickle has it and as a text."""
+    """Return a value of a record: plain, or pickled together with its text."""
     if type(value) in _PLAIN:  # as all are that logging itself gives; a subclass may be unknown to the parent
         return value
     try:
@@ -311,7 +314,7 @@ def _sent(value: object) -> object:
 
 
 def _leave_in_copy(pipe: Connection, to_parent: _ToParent) -> None:
-    """A copy of this process, as multiprocessing makes them, has no part in the pipe."""
+    """Close the pipe in a copy of this process, as multiprocessing makes them."""
     logging.root.removeHandler(to_parent)
     pipe.close()
 
@@ -328,7 +331,7 @@ def _end_with_parent() -> None:
 
 
 def _handled(work: bytes) -> tuple[bytes | None, str]:
-    """What the handler raised, as pickle has it, and where, for a person."""
+    """Return the handler's exception, pickled, and the place where it was raised, as text."""
     try:
         reference, fields = pickle.loads(work)
         message = ReceivedMessage._make(fields)
@@ -340,7 +343,7 @@ def _handled(work: bytes) -> tuple[bytes | None, str]:
 
 
 def _sent_error(exc: Exception, reason: str) -> bytes:
-    """What the parent makes the exception of: its nearest class that can be imported there, `args` and attributes.
+    """Return the pickled parts of an exception: its nearest class that the parent can import, `args` and attributes.
 
     So a Reject stays a Reject, wherever its class is and whatever it holds.
     """
@@ -350,7 +353,7 @@ def _sent_error(exc: Exception, reason: str) -> bytes:
 
 
 def _goes(value: object) -> bool:
-    """Whether pickle can tell it to another process."""
+    """Return True if pickle can send the value to another process."""
     try:
         pickle.loads(pickle.dumps(value))
     except Exception:  # noqa: BLE001 - it raises errors of several kinds, and those of a user's `__reduce__`

@@ -25,13 +25,14 @@ K = TypeVar("K", Producer, AsyncProducer)
 
 
 class AppProducers:
-    """All of them. Their messages pass `on_send`. brokers: says where they connect. options: of each."""
+    """All producers of an application. Their messages pass `on_send`. brokers: returns their brokers. options: of
+    each."""
 
     def __init__(
         self, brokers: Callable[[], BrokersChoice], options: Mapping[str, Any], encryption: Encryption | None
     ) -> None:
         self.on_send: list[OnSend] = []
-        """What each message passes on its way out; may be added to."""
+        """Functions that each message passes on its way out; may be added to."""
         self._brokers = brokers
         self._options = {**options, "encryption": Outgoing(self.on_send, encryption)}
         self._made: list[AnyProducer] = []
@@ -46,16 +47,19 @@ class AppProducers:
         return iter(list(self._made))
 
     def make(self, kind: type[K], group: str, **options: Any) -> K:
-        """A new one."""
+        """Return a new producer."""
         made = kind(self._brokers(), group=group, **options, **self._options)
         self._made.append(made)
         return made
 
     def shared(self, kind: type[K], group: str, listener: Callable[[], CheckMessageListener | None]) -> K:
-        """The one of this kind with which the application itself sends; made by the first call. From any thread.
+        """Return the producer of this kind with which the application itself sends; made by the first call. From any
+        thread.
 
-        One that was closed, or whose loop was, is as before its first use: tests have a loop for each.
+        A producer that was closed, or whose loop was, is reset to its state before the first use: each test has its own
+        loop.
         """
+        # Two threads that send first at the same time must not make two producers: the loser would never be closed.
         with self._making:
             found = self._shared.get(kind)
             if found is None:
@@ -66,17 +70,18 @@ class AppProducers:
         return found
 
     def reopen(self) -> None:
-        """Before a start: they are as before their first use, but for those that are in use by an earlier call."""
+        """Reset the producers to their state before the first use, except those that an earlier call uses already.
+        Called before a start."""
         for producer in self:
             if not producer._is_in_use(self._brokers()):
                 producer._reopen(self._brokers())
 
     def started(self, threads: Executor) -> list[AbstractAsyncContextManager[object]]:
-        """Starts and closes each of them."""
+        """Return contexts that start and close each of them."""
         return [entered(producer, threads) for producer in self]
 
     async def close(self, threads: Executor) -> None:
-        """Closes those that hooks, or handlers, have used: closing one twice is fine."""
+        """Close the producers that hooks, or handlers, have used: closing one twice is fine."""
         for producer in self:
             if isinstance(producer, AsyncProducer):
                 await producer.close()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What an application reads from, and what all of its consumers are told."""
+    """The sources that an application reads, and options of all its consumers."""
 
     brokers: str | Sequence[str | Sequence[str]] | None
     log: LogChoice | None
@@ -49,7 +49,7 @@ class Sources:
 
     @property
     def in_common(self) -> dict[str, Any]:
-        """What consumers of both sources take."""
+        """Options that consumers of both sources take."""
         return {
             "close_timeout_s": self.close_timeout_s,
             "tls": self.tls,
@@ -61,29 +61,30 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class AppReceiver:
-    """A consumer, and what handles its messages."""
+    """A consumer, and the handlers of its messages."""
 
     group: str
-    """As it was declared; a consumer that broadcasts is another one by itself."""
+    """The declared group; a consumer that broadcasts uses one of its own."""
     consumer: AsyncConsumer | AsyncPushConsumer
     handlings: tuple[Handling, ...]
 
     @property
     def topics(self) -> list[str]:
-        """Those of its subscriptions."""
+        """The topics of its subscriptions."""
         return [topic for handling in self.handlings for topic in handling.of.topics]
 
 
 def receivers_of(
     chosen: Sequence[Subscription], sources: Sources, overrides: Overrides, transactions: Transactions
 ) -> list[AppReceiver]:
-    """Those of these subscriptions, not started. Raises MisuseError, also if there is no log to read."""
+    """Return the receivers of these subscriptions, not started. Raises MisuseError, also if there is no log to read."""
     at_brokers = [_at_brokers(each, sources, overrides, transactions) for each in chosen if each.source == "brokers"]
     return [*at_brokers, *(_of_log(each, sources, overrides, transactions) for each in groups_of_log(chosen))]
 
 
 def groups_of_log(subscriptions: Sequence[Subscription]) -> Iterator[list[Subscription]]:
-    """Those that read the log, by their groups. Raises MisuseError for what the topics of a group have to share."""
+    """Yield the subscriptions that read the log, by their groups. Raises MisuseError if topics of a group differ in an
+    option that they share."""
     of_log = [each for each in subscriptions if each.source == "log"]
     for _, members in groupby(sorted(of_log, key=_group_of), key=_group_of):
         first, *others = group = list(members)

@@ -1,6 +1,6 @@
-"""Messages that a handler returns or yields: sent with its transaction, as `tx.send` sends them.
+"""Messages that a handler returns or yields: sent with its transaction, as by `tx.send`.
 
-Knows what counts as such; what a transaction is, `client.flows` says.
+Decides what counts as messages; transactions are defined in `client.flows`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from txmsg.runtime.user_function import finished
 
 
 def names_messages(annotation: Any) -> bool:
-    """Whether a return annotation has Message in it: `Message | None`, `list[Message]`, `Iterator[Message]`."""
+    """Return True if a return annotation contains Message: `Message | None`, `list[Message]`, `Iterator[Message]`."""
     if isinstance(annotation, type) and not get_args(annotation):
         return issubclass(annotation, Message)
     return any(names_messages(each) for each in get_args(annotation))
 
 
 def send_returned(tx: Transaction, name: str, result: Any) -> None:
-    """Sends what a `def` handler of this name has returned, and runs its body if it is a generator.
+    """Send the messages that a `def` handler of this name has returned; run its body if it is a generator.
 
-    Raises MisuseError for anything but messages, and what the body raises.
+    Raises MisuseError for anything but messages, and the exceptions of the body.
     """
     match result:
         case None:
@@ -45,7 +45,7 @@ def send_returned(tx: Transaction, name: str, result: Any) -> None:
 
 
 async def send_returned_async(tx: Transaction, name: str, result: Any) -> None:
-    """The same of an `async def` handler."""
+    """Send the messages that an `async def` handler of this name has returned or yields, as `send_returned`."""
     if isinstance(result, AsyncGeneratorType):
         async with aclosing(result):
             async for each in result:

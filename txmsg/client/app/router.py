@@ -35,7 +35,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 M = TypeVar("M", bound=Callable[[ReceivedMessage], AbstractContextManager[Any]])
 
 Middleware = Callable[[ReceivedMessage], AbstractContextManager[Any]]
-"""Gives what is entered for the time in which a message is handled."""
+"""Returns a context manager, which is entered while a message is handled."""
 RunsIn = Literal["threads", "processes"]
 Source = Literal["brokers", "log"]
 
@@ -48,9 +48,9 @@ class Subscription:
     """A handler, and how it gets its messages. Options are explained at `Router.subscribe`."""
 
     topics: tuple[str, ...]
-    """Their names, and patterns."""
+    """Names and patterns of its topics."""
     typed: tuple[Topic[Any], ...] = ()
-    """Those of them that know their payloads."""
+    """The topics among them that know their payloads."""
     group: str | None
     """None: that of the router, or of the application."""
     handler: Callable[..., Any]
@@ -64,31 +64,31 @@ class Subscription:
     broadcast: bool | str = False
     source: Source = "brokers"
     log_options: LogOptions = _NO_LOG_OPTIONS
-    """Of a group that reads the log."""
+    """Options of a group that reads the log."""
     middleware: tuple[Middleware, ...] = ()
-    """Of the routers that it was included by, the outermost one first."""
+    """Middleware of the routers that included it, the outermost one first."""
 
     @property
     def payload_types(self) -> tuple[type, ...]:
-        """Of the topics that know theirs; none: the annotations of the handler say it."""
+        """Payload types of the topics that know theirs; empty: the annotations of the handler decide."""
         return tuple(dict.fromkeys(each.payload_type for each in self.typed))
 
     @property
     def title(self) -> str:
-        """Its topics, as errors name them."""
+        """Its topics, for errors."""
         return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(map(repr, self.topics))}"
 
     def takes(self, topic: str) -> bool:
-        """Whether it is one of its topics."""
+        """Return True if the topic is one of its topics."""
         return any(matches(each, topic) for each in self.topics)
 
     def overlaps(self, topics: str) -> bool:
-        """Whether one of its topics could be of this name or pattern."""
+        """Return True if one of its topics could have this name, or match this pattern."""
         return any(overlap(each, topics) for each in self.topics)
 
     @property
     def message_concurrency(self) -> int:
-        """Messages that are handled at once: as many lists as there are handlers, where it gets lists."""
+        """Messages that are handled at once: with `batch`, the messages of all lists."""
         return self.concurrency * (self.batch or 1)
 
 
@@ -210,7 +210,7 @@ class Router:
         return register
 
     def _check_database(self, handler: Callable[..., Any], injected: Injected) -> None:
-        """Raises MisuseError for a handler that needs a transaction, where it is known that there is no database."""
+        """Raise MisuseError for a handler that needs a transaction, if it is known that there is no database."""
 
     def include(self, router: Router) -> None:
         """Adds the subscriptions of another router, including those that are added to it later."""
@@ -236,14 +236,14 @@ class Router:
         return [each for router in self._included for each in (router, *router._below())]
 
     def _subscriptions(self) -> list[Subscription]:
-        """Its own and those included, as this router completes them."""
+        """Return its own subscriptions and the included ones, completed with this router's group and middleware."""
         found = [*self._own, *(each for router in self._included for each in router._subscriptions())]
         around = tuple(self._middleware)
         return [replace(each, group=each.group or self.group, middleware=(*around, *each.middleware)) for each in found]
 
 
 def _check_of_log(topic: str, *, ordered: bool, batch: int | None, retry: Retry | None) -> None:
-    """Raises MisuseError for what brokers can do, and a log cannot."""
+    """Raise MisuseError for options that brokers support, and a log does not."""
     if ordered and batch is not None:
         raise MisuseError(
             f"ordered= of topic {topic!r} with batch=: a queue that waits for the retry of one message cannot go on "
@@ -263,7 +263,7 @@ def _check_of_log(topic: str, *, ordered: bool, batch: int | None, retry: Retry 
 
 
 def _with_inner(retry: Retry | None) -> Iterator[Retry]:
-    """The policy, and those that it has for types of exceptions."""
+    """Yield the policy, and the policies that it has for types of exceptions."""
     if retry is not None:
         yield retry
         for each in retry.by_type.values():
@@ -271,7 +271,7 @@ def _with_inner(retry: Retry | None) -> Iterator[Retry]:
 
 
 def _checked(subscription: Subscription) -> Injected:
-    """Its handler. Raises MisuseError for one that could not be called."""
+    """Return the handler of a subscription. Raises MisuseError for one that could not be called."""
     handler = subscription.handler
     what = f"the handler of {subscription.title}"
     if not callable(handler):
@@ -310,9 +310,10 @@ def _check_in_transaction(what: str, subscription: Subscription) -> None:
 
 
 def payloads_of(subscription: Subscription, injected: Injected) -> dict[str, Topic[Any] | type | None]:
-    """Of each of its topics what says the payloads: the topic, or the type that the handler asks for, or nothing.
+    """Return for each of its topics the source of its payload type: the Topic, the type that the handler asks for, or
+    None.
 
-    Raises MisuseError for a type that cannot be read, and where a topic leaves it open.
+    Raises MisuseError for a type that cannot be read, and for a topic with several possible types.
     """
     typed = {each.name: each for each in subscription.typed}
     if not injected.takes_payload:
@@ -329,7 +330,7 @@ def payloads_of(subscription: Subscription, injected: Injected) -> dict[str, Top
 
 
 def injected_of(subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:
-    """Its handler with what it depends on. Raises MisuseError."""
+    """Return its handler with its dependencies. Raises MisuseError."""
     return _injected(subscription.handler, subscription, overrides)
 
 

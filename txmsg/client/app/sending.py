@@ -1,4 +1,4 @@
-"""What becomes of messages on their way out of an application."""
+"""The steps of messages on their way out of an application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnSend = Callable[[Message], Message]
 
 
 class Outgoing:
-    """What producers take as their encryption: functions that each message passes on its way, then the encryption.
+    """Stands in for a producer's encryption: functions that each message passes on its way, then the encryption.
 
     functions: read at each call; the application may add to them.
     """
@@ -25,7 +25,7 @@ class Outgoing:
         self._encryption = encryption
 
     def encrypt(self, message: Message) -> Message:
-        """The message to be sent instead. Raises what the functions raise."""
+        """Return the message to be sent instead. Raises the functions' exceptions."""
         for function in self._functions:
             message = function(message)
             if not isinstance(message, Message):
@@ -33,5 +33,5 @@ class Outgoing:
         return message if self._encryption is None else self._encryption.encrypt(message)
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """As the encryption does, for a check listener."""
+        """Decrypt as the encryption does, for a check listener."""
         return message if self._encryption is None else self._encryption.decrypt(message)

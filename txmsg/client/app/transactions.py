@@ -1,6 +1,8 @@
-"""Handlers that run in one transaction: the row that records the message, their effects, and what they send.
+"""Handlers that run in one transaction: the row that records the message, their effects, and the messages that they
+send.
 
-What a handler asks for decides: a session of the application's `database=`, `tx`, or both; or that it returns messages.
+A handler runs so if it asks for a session of the application's `database=`, for `tx`, or both; or if it returns
+messages.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from txmsg.runtime.user_function import name_of
 
 
 class Transactions:
-    """Makes handlers in transactions of a database; without one it refuses them.
+    """Makes handlers in transactions of a database; without a database it refuses them.
 
-    producer: gives what sends, for a handler of this name that sends. Raises MisuseError where it cannot.
+    producer: returns the producer for a handler of this name that sends. Raises MisuseError if it cannot.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Transactions:
         self._producer = producer
 
     def handler(self, function: Callable[..., Any], injected: Injected, group: str) -> InboxHandler[Any]:
-        """What handles a message of this group in one transaction. Raises MisuseError."""
+        """Return the handler of messages of this group in one transaction. Raises MisuseError."""
         database = self._checked(function, injected)
         if injected.sends:
             assert self._producer is not None, "it comes with the database"
@@ -52,7 +54,7 @@ class Transactions:
         return made
 
     def checked_database(self, function: Callable[..., Any], injected: Injected) -> BusinessDatabase:
-        """The database. Raises MisuseError if there is none for this handler, which needs a transaction."""
+        """Return the database. Raises MisuseError if there is none for this handler, which needs a transaction."""
         if self._database is None:
             raise MisuseError(
                 f"{name_of(function)} {injected.why_in_transaction}, so it runs in a transaction, and the application "

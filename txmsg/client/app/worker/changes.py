@@ -1,4 +1,4 @@
-"""Which files of a program have changed, for `txmsg worker --reload`."""
+"""Detection of changed files of a program, for `txmsg worker --reload`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _LEFT_OUT: Final = frozenset({"__pycache__", "node_modules", "site-packages", "v
 
 
 class Changes:
-    """Looks at the modules below a directory, hidden ones and installed ones left out."""
+    """Watches the modules below a directory; hidden and installed ones are left out."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._known = self._modification_times()
 
     def since_last(self) -> str | None:
-        """A file that was changed, made or deleted since the last call; None if there is none."""
+        """Return a file that was changed, created or deleted since the last call; None if there is none."""
         found, before = self._modification_times(), self._known
         self._known = found
         changed = {path for path, _ in found.items() ^ before.items()}

@@ -1,7 +1,7 @@
-"""One process of a worker: runs an application until SIGTERM, and reports how it does to the supervisor, by its stdout.
+"""One process of a worker: runs an application until SIGTERM, and reports to the supervisor by its stdout.
 
-A stop may come as several SIGTERMs: of the supervisor, and of systemd, which signals all processes of a unit. Who wants
-it to end at once ends the supervisor: by a second SIGTERM or Ctrl-C.
+A stop may come as several SIGTERMs: from the supervisor, and from systemd, which signals all processes of a unit. To
+end a process at once, end the supervisor: by a second SIGTERM or Ctrl-C.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from txmsg.runtime.logs import log_to_stderr, name_process
 _REPORT_S: Final = 1.0
 _LEFT_ALONE: Final = 3
 REFUSED: Final = 2
-"""The exit status of one that cannot run as it is asked to, and could not the next time."""
+"""The exit status of a process that cannot run as it is asked to, and could not the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorOrders:
-    """What the supervisor tells a process."""
+    """The supervisor's orders to a process."""
 
     name: str
     app: str
@@ -52,7 +52,7 @@ class SupervisorOrders:
 
 
 def main() -> None:
-    """Runs what the first argument orders."""
+    """Run the application that the first argument orders."""
     orders = SupervisorOrders.of_argument(sys.argv[1])
     signals.take_repeats_as_one()
     when_parent_is_gone(_end_alone)
@@ -71,14 +71,15 @@ def main() -> None:
 
 
 def _end_alone() -> None:
-    """The supervisor is gone. In order, unless it has begun the end: then somebody who would not wait has ended it."""
+    """End, since the supervisor is gone: in order, unless the end had begun; then the supervisor was killed to end it
+    at once."""
     if signals.has_come():
         os._exit(_LEFT_ALONE)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _reports_on_stdout() -> IO[str]:
-    """What was stdout; from now on what the application prints goes where its log goes."""
+    """Return the former stdout; from now on the application's prints go where its log goes."""
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     sys.stdout.flush()
     os.dup2(2, 1)

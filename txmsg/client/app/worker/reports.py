@@ -1,4 +1,4 @@
-"""What a process of a worker reports, as lines of JSON, and what several have counted together. Pure."""
+"""Reports of a worker's processes, as lines of JSON, and their sums. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Series: TypeAlias = list[Any]
 
 
 def series_of(figures: Figures) -> list[Series]:
-    """The series of figures, as JSON takes them."""
+    """Return the series of figures in the form that JSON takes."""
     return [
         [metric.name, list(labels), _plain(value)]
         for metric, values in figures.series()
@@ -27,17 +27,17 @@ def _plain(value: Value) -> float | list[Any]:
 
 
 def counters_in(report: Sequence[Series]) -> list[Series]:
-    """What goes on to count when its process has ended, for a counter does not go back."""
+    """Return the series that still count when their process has ended: a counter never decreases."""
     return [series for series in report if CATALOGUE[series[0]].kind is not MetricKind.GAUGE]
 
 
 def together(reports: Sequence[Sequence[Series]]) -> list[Series]:
-    """One report of several: each series added up."""
+    """Return one report of several: each series added up."""
     return series_of(put_all(Figures(ExportingProcess.APPLICATION), reports))
 
 
 def put_all(figures: Figures, reports: Sequence[Sequence[Series]]) -> Figures:
-    """Adds reports to figures."""
+    """Add reports to figures, and return these."""
     for name, labels, value in (series for report in reports for series in report):
         named: Mapping[str, str] = dict(zip(CATALOGUE[name].labels, labels, strict=True))
         figures.add(name, _value_of(value), **named)

@@ -1,4 +1,4 @@
-"""Starts the processes of a worker, looks at them, and ends them. Knows them by what they report."""
+"""The supervisor of a worker: starts its processes, watches them, and ends them. Knows them by their reports."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ _LOOK_S: Final = 0.1
 _LOOK_AT_MEMORY_S: Final = 1.0
 _LOOK_AT_FILES_S: Final = 0.5
 _GRACE_S: Final = 20.0
-"""How much longer than its handlers the end of a process may take until it is killed: hooks, and what it sends."""
+"""Seconds beyond the time of its handlers that a process may take to end before it is killed: for hooks, and messages
+to send."""
 _READ_S_MAX: Final = 1.0
-"""How long the end of a process may hold up the others because somebody still writes to its log."""
+"""Seconds that the end of a process may hold up the others while another program still writes to its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """What a worker is to run."""
+    """The configuration of a worker."""
 
     app: str
     processes: int
     groups: tuple[str, ...] = ()
     concurrency: int | None = None
-    """Of each subscription; None: as the application says."""
+    """Concurrency of each subscription; None: as the application says."""
     drain_s: float = 30.0
     memory_limit_bytes: int | None = None
-    """Of a process and those that it started; above it is replaced."""
+    """Memory of a process and its children, at most; above, it is replaced."""
     reload: Path | None = None
     """The directory whose changes replace all processes."""
     log_level: str = "info"
@@ -53,15 +54,15 @@ class WorkerPlan:
 
 @dataclass(eq=False, slots=True)
 class _ProcessSlot:
-    """One of the processes that there are to be, with those before it that still end."""
+    """The place of one of the planned processes; its predecessors may still be ending."""
 
     name: str
     restarts: Restarts = field(default_factory=Restarts)
     worker: _Worker | None = None
     start_at: float = 0.0
-    """When the next one is started, while there is none."""
+    """Clock time at which the next process is started, while there is none."""
     replace_at: float = 0.0
-    """When one that is too large is replaced, at the earliest: where all of them are, the limit is too low."""
+    """Clock time before which a process that is too large is not replaced: if all are, the limit is too low."""
 
 
 class Supervisor:
@@ -79,20 +80,20 @@ class Supervisor:
         self._look_at_files_at = self._look_at_memory_at = 0.0
         self._lock = threading.Lock()  # of what a worker has counted, and of this, which takes it over
         self._counted: list[Series] = []
-        """By processes that are gone."""
+        """Counts of processes that are gone."""
         self._restart_count = 0
         self._was_ready = False
 
     # ---- what others ask, on any thread
 
     def unready(self) -> str:
-        """Why it is not ready; empty if all processes are."""
+        """Return the reason why the worker is not ready; "" if all processes are."""
         workers = [(place.name, place.worker) for place in self._places]
         waiting = [name for name, worker in workers if worker is None or not worker.is_ready]
         return WORKER_PROCESSES.found(names=", ".join(waiting)).what if waiting else ""
 
     def figures(self) -> Figures:
-        """Its own, and what all processes have counted together."""
+        """Return its own figures, and the sums of all processes' counts."""
         figures = Figures(ExportingProcess.WORKER)
         # In this order: one that moves meanwhile, from its place to those that end, is met at least once.
         workers = dict.fromkeys([*self._working(), *self._ending])
@@ -105,7 +106,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, those that end left out."""
+        """Ids of the processes, except those that are ending."""
         return [worker.child.pid for worker in self._working()]
 
     def _working(self) -> list[_Worker]:
@@ -115,7 +116,8 @@ class Supervisor:
     # ---- life
 
     def run(self, stop: threading.Event, ready: Callable[[], object]) -> None:
-        """Until `stop` is set; then ends all processes. ready: called once, when all are ready. Raises MisuseError."""
+        """Run until `stop` is set, then end all processes. ready: called once, when all are ready. Raises
+        MisuseError."""
         try:
             while not stop.is_set():
                 self.step(time.monotonic())
@@ -127,7 +129,8 @@ class Supervisor:
             self.close()
 
     def step(self, now: float) -> None:
-        """Starts what is to be started, and looks at what runs. Raises MisuseError if the application cannot run."""
+        """Start processes that are due, and check the running ones. Raises MisuseError if the application cannot
+        run."""
         for place in self._places:
             if place.worker is None and now >= place.start_at:
                 self._start(place, now)
@@ -138,7 +141,7 @@ class Supervisor:
         self._look_at_ending(now)
 
     def close(self) -> None:
-        """Ends all processes in order, at the same time; kills those that do not."""
+        """End all processes in order, at the same time; kill those that do not end."""
         for place in self._places:
             if place.worker is not None:
                 self._end_worker(place.worker, time.monotonic())
@@ -148,7 +151,8 @@ class Supervisor:
             time.sleep(_LOOK_S if self._ending else 0)
 
     def _start(self, place: _ProcessSlot, now: float) -> None:
-        """Starts a process, or sees when to try again: there may be too many of them, or too little memory."""
+        """Start a process, or set the time of the next attempt: there may be too many processes, or too little
+        memory."""
         try:
             place.worker = self._started(place, now)
         except OSError as exc:
@@ -176,7 +180,7 @@ class Supervisor:
         return _Worker(orders, now, self._log)
 
     def _ended(self, place: _ProcessSlot, worker: _Worker, now: float) -> None:
-        """A process ended by itself."""
+        """Handle a process that ended by itself."""
         ending = worker.child.ending
         self._collect(worker)
         place.worker = None
@@ -254,17 +258,19 @@ class Supervisor:
                 self._ending.remove(worker)
 
     def _collect(self, worker: _Worker) -> None:
-        """Nothing of it is left: its process, those that it started, its pipes. What it has counted is kept."""
+        """Release a process, its children and its pipes. Its counts are kept."""
         worker.child.kill()
         # A program that a handler started in a session of its own may hold the pipes: its lines are read meanwhile.
         worker.child.stop(timeout_s=_READ_S_MAX)
         with self._lock:
+            # Added and cleared under one lock: `figures`, on another thread, must find each count exactly once, or a
+            # counter would jump up and fall back.
             self._counted = together([self._counted, counters_in(worker.series)])
             worker.series = []
 
 
 class _Worker:
-    """One process, and what it has reported."""
+    """A process, and its reports."""
 
     def __init__(self, orders: SupervisorOrders, now: float, log: Callable[[str, str], object]) -> None:
         self.name = orders.name
@@ -273,7 +279,7 @@ class _Worker:
         self.kill_at = 0.0
         self.is_ready = False
         self.refusal = ""
-        """Why it cannot run; said before it ends with REFUSED."""
+        """The reason why it cannot run; reported before it ends with REFUSED."""
         self.series: list[Series] = []
         self.child = Child(
             orders.name,
@@ -284,7 +290,7 @@ class _Worker:
         )
 
     def _hear(self, line: str) -> None:
-        """On the thread of the child's output."""
+        """Read a report. Called on the thread of the child's output."""
         try:
             said: dict[str, Any] = dict(json.loads(line))
         except (ValueError, TypeError):  # printed before its stdout was the log, as by sitecustomize
@@ -296,7 +302,7 @@ class _Worker:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of memory of a process and of those that it started; 0 if it has gone."""
+    """Return the bytes of memory of a process and its children; 0 if it has gone."""
     import psutil
 
     try:
