@@ -1,4 +1,5 @@
-"""How messages and outcomes get to brokers: entries of many callers become one request, sent until each has its answer.
+"""The way of messages and outcomes to brokers: entries of many callers become one request, sent until each has its
+answer.
 
 sender       sends requests until each entry has its answer
 batch, waiting, coalescer, thread_lane   entries, and how many callers' become one request

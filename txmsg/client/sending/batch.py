@@ -1,6 +1,6 @@
-"""What waits to be sent, as values: one entry per caller, and how many of them become one request.
+"""Entries of requests: one per caller, and the request that many of them become.
 
-Pure but for completing the callers' futures. Knows no network and no loop.
+Pure, except that it completes the callers' futures. Knows no network and no loop.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ class Waiter(Protocol):
 
 
 def messages_of(messages: object, encryption: Encryption | None = None) -> tuple[Message, ...]:
-    """The messages of one call, as a tuple that no caller can change. SendEntry checks their types.
+    """Return the messages of one call, as a tuple that no caller can change. SendEntry checks their types.
 
-    encryption: encrypts them. Raises InvalidMessage for what holds no messages at all.
+    encryption: encrypts them. Raises InvalidMessage for an object that contains no messages at all.
     """
     if encryption is not None:
         encrypt = encryption.encrypt
         return tuple(encrypt(message) if isinstance(message, Message) else message for message in messages_of(messages))
+    # A tuple is taken as it is, because it cannot change while the entry waits. A list is copied: its owner may clear
+    # and refill it.
     if isinstance(messages, tuple):
         return messages
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -74,16 +76,17 @@ class RequestEntry:
         self.deadline = 0.0
 
     def abandoned(self) -> bool:
-        """Whether the caller has gone and the entry need not be sent."""
+        """Return True if the caller has gone and the entry need not be sent."""
         return False
 
     def succeed(self, shard: bytes) -> None:
-        """Tells the caller, if it still waits."""
+        """Complete the caller, if it still waits."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(shard)
 
     def fail(self, error: BaseException) -> None:
-        """Tells the caller, if it still waits. `error` is to be its own: tracebacks grow on shared ones."""
+        """Complete the caller, if it still waits. `error` must not be shared: a shared one collects the tracebacks of
+        all callers."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
 
@@ -102,6 +105,7 @@ class SendEntry(RequestEntry):
                     f"{shown(message)} is of type {type(message).__name__}, not a Message: send Message(topic, body), "
                     "or what message(payload) of a Topic makes"
                 )
+            # An upper estimate without encoding: four bytes per character of text.
             size_bytes += len(message.body) + _MESSAGE_OVERHEAD_BYTES
             if message.key is not None:
                 size_bytes += 4 * len(message.key)
@@ -124,18 +128,21 @@ class SendEntry(RequestEntry):
             )
 
     def go_on_without(self, stored: Callable[[bytes], object]) -> None:
-        """The caller no longer waits. An entry that was not sent never is; if it gets stored, `stored` is called."""
+        """Detach the caller. An entry that was not sent never is; if it gets stored, `stored` is called."""
         waiter, self.waiter = self.waiter, _AbandonedWaiter(stored)
+        # The reply may have come between the caller's timeout and this call. It must not be lost: stored half messages
+        # have to be rolled back, or checked back.
         if waiter is not None and waiter.done() and waiter.exception() is None:
             stored(waiter.result())
 
     def abandoned(self) -> bool:
-        """Whether the caller has gone before the request was sent: then nothing needs to be stored."""
+        """Return True if the caller had gone before the request was sent: then nothing needs to be stored."""
         return isinstance(self.waiter, _AbandonedWaiter) or (self.waiter is not None and self.waiter.done())
 
 
 class FreshEntry(SendEntry):
-    """Halves whose transaction id was not returned yet: they may go to another Notify database under another id."""
+    """Half messages whose transaction id the caller does not know yet: they may move to another Notify database under
+    another id."""
 
     __slots__ = ()
 
@@ -179,21 +186,21 @@ class EndEntry(RequestEntry):
         self.state = state
 
     def fail(self, error: BaseException) -> None:
-        """Completes the caller. If it no longer waits, logs the error, unless a check-back will resolve it."""
+        """Complete the caller. If it no longer waits, log the error, unless a check-back will resolve it."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
         elif is_contradiction(self.state, error):
             log_untold(self.transaction_id, self.state, error)
 
     def forsake(self) -> None:
-        """The caller no longer waits. To be called on the loop."""
+        """Detach the caller. To be called on the loop."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and waiter.done() and (error := waiter.exception()) is not None:
             self.fail(error)
 
 
 def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
-    """The entries' messages as columns, one set per topic, in the order of the entries.
+    """Return the entries' messages as columns, one set per topic, in the order of the entries.
 
     A column that is empty for all items is left out.
     """
@@ -234,7 +241,8 @@ def _put_delay(columns: Columns, row: int, message: Message, born_at_us: int) ->
 
 
 def recalled(message_id: str, result: int) -> bool:
-    """Whether the broker has recalled the message; False: too late. Raises the error for any other result."""
+    """Return True if the broker has recalled the message; False if it was too late. Raises the error for any other
+    result."""
     match result:
         case RecallReply.RECALLED:
             return True
@@ -253,7 +261,7 @@ def recalled(message_id: str, result: int) -> bool:
 
 
 def end_request(group: str, shard: bytes, entries: Sequence[EndEntry]) -> EndTransactionsRequest:
-    """One request for the outcomes of a producer group's transactions, all of one Notify database."""
+    """Return one request for the outcomes of a producer group's transactions, all of one Notify database."""
 
     def ids_of(state: TransactionState) -> bytes:
         return b"".join([entry.transaction_id for entry in entries if entry.state is state])
@@ -273,7 +281,7 @@ def settle(
     errors: Sequence[ItemError],
     final: Callable[[TxmsgError], TxmsgError] = lambda error: error,
 ) -> tuple[list[E], TxmsgError | None]:
-    """Completes the callers by the reply. Returns the entries to send again, and one of their errors.
+    """Complete the callers by the reply. Returns the entries to send again, and one of their errors.
 
     If one of these may have been carried out, it is that one's error. final: makes the error of a refused item.
     """
@@ -288,11 +296,14 @@ def settle(
     retryable: TxmsgError | None = None
     for entry in entries:
         item = by_id.get(entry.transaction_id)
+        # The broker lists only the items that it refused: a reply to 1,000 accepted ones is a few bytes.
         if item is None:
             entry.succeed(shard)
             continue
         error = error_of_code(item.code, item.text)
         if isinstance(error, BrokerUnavailable | OutcomeUnknown):
+            # A refused item that may be repeated leaves the others alone: they are settled, and only this one goes into
+            # the next attempt.
             again.append(entry)
             if retryable is None or isinstance(error, OutcomeUnknown):
                 retryable = error

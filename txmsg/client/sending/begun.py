@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class _Begun:
-    """What both kinds have in common. half: None until they are known to be stored.
+    """The common part of both kinds. half: None until the half messages are known to be stored.
 
-    leave: called when their transaction does not commit; if they are stored all the same, the broker is to check back.
+    leave: called if the transaction does not commit; if the half messages are stored all the same, the broker checks
+    back.
     """
 
     def __init__(
@@ -38,15 +39,15 @@ class _Begun:
         self._leave = leave
         self._is_stored = False
         self._has_ended = False
-        """Whether the trace has."""
+        """True once the span has ended."""
 
     @property
     def transaction_id(self) -> TransactionId:
-        """As of a Half."""
+        """The transaction's id, as of a Half."""
         return Half(self.id_bytes, b"").transaction_id
 
     def leave(self) -> None:
-        """Wait for them no longer: what was not sent is not sent, and what gets stored is checked back."""
+        """Stop waiting: unsent half messages are not sent, and stored ones are checked back."""
         if not self._is_stored:
             self._end_span(None)
             self._leave()
@@ -65,7 +66,7 @@ class _Begun:
 
 
 class AsyncBegunHalf(_Begun):
-    """What `AsyncProducer._begin_half` gives."""
+    """Half messages on their way, from `AsyncProducer._begin_half`."""
 
     def __init__(
         self,
@@ -80,7 +81,8 @@ class AsyncBegunHalf(_Begun):
         self._waiter = waiter
 
     async def stored(self) -> None:
-        """Returns when they are on disk. Raises as `AsyncProducer.half`: the transaction must not commit then."""
+        """Return when the half messages are on disk. Raises as `AsyncProducer.half`: the transaction must not commit
+        then."""
         try:
             if not self._waiter.done():
                 await asyncio.wait((self._waiter,))  # a cancelled caller leaves it: see `leave`
@@ -92,7 +94,7 @@ class AsyncBegunHalf(_Begun):
 
 
 class BegunHalf(_Begun):
-    """What `Producer._begin_half` gives. wait_s: how long `stored` waits."""
+    """Half messages on their way, from `Producer._begin_half`. wait_s: the seconds that `stored` waits."""
 
     def __init__(
         self,
@@ -109,11 +111,14 @@ class BegunHalf(_Begun):
         self._wait_s = wait_s
 
     def stored(self) -> None:
-        """Returns when they are on disk. Raises as `Producer.half`: the transaction must not commit then."""
+        """Return when the half messages are on disk. Raises as `Producer.half`: the transaction must not commit
+        then."""
         try:
             try:
                 shard = wait_for(self._waiter, self._wait_s)
             except OutcomeUnknown as exc:
+                # Not OutcomeUnknown: the caller has committed nothing yet, so for it nothing has happened. A half
+                # message that is stored all the same is removed by its check-back.
                 raise half_unavailable(exc) from exc
         except Exception as exc:
             self._end_span(exc)

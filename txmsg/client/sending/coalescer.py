@@ -1,6 +1,7 @@
-"""Turns waiting calls of a loop into few requests: whatever waits leaves together, at most a few requests at a time.
+"""Combines the waiting calls of a loop into few requests: all that wait leave together, with at most a few requests at
+a time.
 
-While a request is under way the next one fills, so requests grow with the load and a lone call never waits. Knows
+While a request is in progress the next one fills, so requests grow with the load and a lone call never waits. Knows
 neither connections nor messages: `send` does the work. Belongs to one loop.
 """
 
@@ -25,12 +26,14 @@ Send = Callable[[list[E]], Awaitable[None]]
 
 
 class Coalescer(Generic[E]):
-    """A bounded queue of entries and the requests under way.
+    """A bounded queue of entries, and the requests in progress.
 
-    send: carries out one request, completes its entries, and raises nothing but bugs. crowd: how many items wait or
-    are under way in all coalescers whose callers are the same (a caller's half is in one, its outcome in another).
-    When PENDING_ITEMS_MAX or PENDING_SIZE_BYTES_MAX are waiting, further entries wait outside; one that has not got in
-    by its deadline fails with Overloaded, one that got in and was never sent by then with BrokerUnavailable.
+    send: carries out one request, completes its entries, and raises nothing but bugs. crowd: returns the number of
+    items that wait or are in progress in all coalescers with the same callers (a caller's half is in one, its outcome
+    in another).
+
+    When PENDING_ITEMS_MAX or PENDING_SIZE_BYTES_MAX are waiting, further entries wait outside; one that is not admitted
+    by its deadline fails with Overloaded, one that was admitted and not sent by then with BrokerUnavailable.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class Coalescer(Generic[E]):
         self._closed = False
 
     def offer(self, entry: E) -> None:
-        """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
+        """Add an entry; its waiter is completed by the deadline. To be called on the loop."""
         if self._closed:
             entry.fail(MisuseError("the producer is closed: make a new one"))
             return
         entry.deadline = self._loop.time() + self._timeout_s
+        # Behind those that wait outside already, even if there is room now: a newcomer must not overtake them, or they
+        # would time out under steady load.
         if self._outside or self._pending.is_full:
             self._outside.append(entry)
             if self._timer is None:
@@ -67,20 +72,20 @@ class Coalescer(Generic[E]):
         self._admit(entry)
 
     def items(self) -> int:
-        """Items that wait or are under way."""
+        """Return the number of items that wait or are in progress."""
         return self._pending.items + self._in_flight_items
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits or is under way."""
+        """True if anything waits or is in progress."""
         return bool(self._requests or self._pending or self._outside)
 
     def slowest_s(self) -> float:
-        """For how long the oldest of the requests under way has been so; 0 without one."""
+        """Return the age in seconds of the oldest request in progress; 0 without one."""
         return self._loop.time() - min(self._requests.values(), default=self._loop.time())
 
     def release(self, may_leave: Callable[[E], bool]) -> list[E]:
-        """Gives up those of the entries waiting here that may leave: none of them was ever sent."""
+        """Remove and return the waiting entries that may leave: none of them was ever sent."""
         left = self._pending.release(may_leave)
         outside, self._outside = self._outside, deque()
         for entry in outside:
@@ -88,16 +93,16 @@ class Coalescer(Generic[E]):
         return left
 
     def take_over(self, entries: Iterable[E]) -> None:
-        """Takes entries that another one gave up, under the deadlines they have. They may exceed the bounds."""
+        """Add entries that another lane released, with their deadlines. They may exceed the bounds."""
         self._pending.add_older(entries)
         self._flush_soon()
 
     def resume(self, entries: list[E], send: Send[E]) -> None:
-        """Takes the entries of a request that was begun elsewhere; `send` goes on with it."""
+        """Take over a request that was begun elsewhere; `send` continues it."""
         self._begin_request(entries, send)
 
     async def drain(self) -> None:
-        """Takes nothing more; returns when all that was taken is settled. Bounded by the entries' deadlines."""
+        """Accept nothing more; return when all entries are settled. Bounded by the entries' deadlines."""
         self._closed = True
         while self._pending or self._outside or self._requests:
             self._flush()
@@ -117,6 +122,8 @@ class Coalescer(Generic[E]):
         self._flush_is_due = False
         while self._pending and len(self._requests) < IN_FLIGHT_MAX:
             batch: list[E] = []
+            # The crowd includes callers whose other request is in progress: counting only those that wait here would
+            # let all of them fall into step again (see ITEMS_SPLIT).
             self._pending.move_to(batch, self._crowd())
             if batch := worth_sending(batch, self._loop.time(), self._timeout_s):
                 self._begin_request(batch, self._send)
@@ -128,6 +135,8 @@ class Coalescer(Generic[E]):
         self._in_flight_items += items
         task = in_background(self._request(batch, items, send))
         self._requests[task] = self._loop.time()
+        # An empty context: the callback begins the next request, which must not run in the trace of a caller of this
+        # one.
         task.add_done_callback(self._request_done, context=Context())
 
     async def _request(self, batch: list[E], items: int, send: Send[E]) -> None:

@@ -1,4 +1,4 @@
-"""What a producer has done since it was made. Counted once per request, never per message."""
+"""Counts of a producer since it was made. Updated once per request, never per message."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from txmsg.metrics.figures import Figures
 
 
 class RequestCounts:
-    """Requests of one kind, each for the calls that waited."""
+    """Requests of one kind, and the calls that they carried."""
 
     __slots__ = ("calls", "errors", "seconds")
 
     def __init__(self) -> None:
         self.calls = 0
         self.errors: Counter[str] = Counter()
-        """By code: of single calls, as brokers answered, and of whole requests."""
+        """Errors by code: of single calls, as brokers answered, and of whole requests."""
         self.seconds = Histogram(SECONDS)
 
 
 class ProducerCounts:
-    """What a producer has sent."""
+    """Counts of the messages, half messages and outcomes that a producer has sent."""
 
     __slots__ = ("half", "outcome", "send")
 
@@ -32,7 +32,7 @@ class ProducerCounts:
         self.outcome = RequestCounts()
 
     def put_figures(self, figures: Figures) -> None:
-        """Adds them."""
+        """Add the counts to figures."""
         for operation, counts in (("send", self.send), ("half", self.half), ("outcome", self.outcome)):
             figures.add("txmsg_client_calls_total", counts.calls, **{OPERATION: operation})
             figures.add("txmsg_client_request_seconds", counts.seconds, **{OPERATION: operation})

@@ -1,4 +1,4 @@
-"""The value between half message and outcome."""
+"""The value that connects half messages with their outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Half(NamedTuple):
     id_bytes: bytes
     shard: bytes
     trace: SendSpan | Unsampled | None = None
-    """What the spans of the transaction are made with; None if the producer does not trace."""
+    """Makes the spans of the transaction; None if the producer does not trace."""
 
     @property
     def transaction_id(self) -> TransactionId:
@@ -31,7 +31,7 @@ class Half(NamedTuple):
 
 
 def id_bytes_of(transaction_id: object) -> bytes:
-    """The 16 bytes of a transaction id. Raises MisuseError for anything else."""
+    """Return the 16 bytes of a transaction id. Raises MisuseError for anything else."""
     id_bytes = getattr(transaction_id, "bytes", None)
     if not isinstance(id_bytes, bytes) or len(id_bytes) != 16:
         raise MisuseError(f"transaction_id {shown(transaction_id)} is not a UUID: give new_transaction_id(), or none")
@@ -39,7 +39,7 @@ def id_bytes_of(transaction_id: object) -> bytes:
 
 
 def check_half(half: object) -> Half:
-    """`half` if it is one; else MisuseError."""
+    """Return `half` if it is a Half. Raises MisuseError."""
     if not isinstance(half, Half):
         raise MisuseError(f"{shown(half)} is not a Half: give what producer.half() returned")
     return half

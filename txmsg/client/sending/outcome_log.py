@@ -1,4 +1,4 @@
-"""What is logged when the broker could not be told an outcome, or holds the other one. Decides nothing."""
+"""Logging of outcomes that could not be reported, or that contradict the broker's. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 OUTCOME_WAIT_S = 2.0
-"""How long a call whose local transaction is over waits to tell the broker. The telling itself goes on until the
-producer's timeout; after that the check-back finishes it."""
+"""Seconds that a call whose local transaction is over waits to report the outcome. The report itself is repeated until
+the producer's timeout; after that the check-back resolves the transaction."""
 
 _CONTRADICTIONS = {
     (TransactionState.COMMIT, OutcomeConflict),
@@ -22,12 +22,13 @@ _CONTRADICTIONS = {
 
 
 def is_contradiction(state: TransactionState, error: BaseException) -> bool:
-    """Whether the error means that the two databases differ for good: no check-back mends that."""
+    """Return True if the error means that the two databases differ for good: no check-back can repair that."""
     return (state, type(error)) in _CONTRADICTIONS
 
 
 def log_untold(transaction_id: bytes, state: TransactionState, error: BaseException) -> None:
-    """Logs why an outcome was not taken: a warning when the check-back finishes it, an error when only a person can."""
+    """Log why an outcome was not accepted: a warning if the check-back resolves it, an error if an operator has to
+    act."""
     uuid = UUID(bytes=transaction_id)
     match state, error:
         case TransactionState.COMMIT, OutcomeConflict():

@@ -1,7 +1,7 @@
-"""Outcomes that no caller waits for leave in groups: the first at once, those of the next milliseconds together.
+"""Groups of outcomes that no caller waits for: the first leaves at once, those of the next milliseconds together.
 
 Each request of outcomes costs the client's loop, the broker and its database about as much with one as with ten, and
-takes the processor from the calls that follow. Knows no network.
+that time is missing for the calls that follow. Knows no network.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Final
 from txmsg.client.sending.batch import EndEntry
 
 GROUP_S: Final = 0.005
-"""Between two groups. What waits so long is delivered so much later, and after a crash it is left to a check-back."""
+"""Seconds between two groups. An outcome may be delivered this much later; after a crash a waiting one is left to a
+check-back."""
 
 
 class OutcomeQueue:
-    """The outcomes of one producer that have not left yet.
+    """The unsent outcomes of one producer.
 
     send: queues the outcome of a transaction whose halves are in this Notify database; called on the loop.
     """
@@ -45,13 +46,15 @@ class OutcomeQueue:
             raise
 
     def _flush_in_time(self) -> None:
+        # The first outcome after a pause leaves at once, so a lone caller's message is not delivered later than without
+        # groups (0108).
         if self._loop.time() < self._next_flush_at:
             self._loop.call_at(self._next_flush_at, self.flush)
         else:
             self.flush()
 
     def flush(self) -> None:
-        """Hand on everything that waits. On the loop."""
+        """Send everything that waits. To be called on the loop."""
         self._is_flush_due = False
         self._next_flush_at = self._loop.time() + GROUP_S
         while self._waiting:

@@ -1,4 +1,4 @@
-"""Schemas of topics, registered by the applications that send to them."""
+"""Registration of schemas of topics, by the applications that send to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.wire.method import Method
 
 
 async def register_schemas(shards: Sequence[Brokers], topics: Sequence[Topic[Any]], *, timeout_s: float) -> None:
-    """Registers the schemas of topics in each Notify database. Idempotent: those that are there are left.
+    """Register the schemas of topics in each Notify database. Idempotent: registered ones are kept.
 
     Raises MisuseError for one that must not be added, BrokerUnavailable, OutcomeUnknown, PermissionDenied.
     """

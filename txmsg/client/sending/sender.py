@@ -1,8 +1,8 @@
 """Sends entries to the brokers until each has its answer: plain messages, half messages, outcomes.
 
-The hot path of producers: one request for all callers that wait, retried under the same ids until the deadline of its
-oldest entry. Threads make the first attempt by themselves (thread_lane.py); what follows one that failed is decided
-here, for them as for coroutines. Knows no sessions and no listeners. Belongs to one loop.
+The hot path of producers: one request for all waiting callers, retried under the same ids until the deadline of its
+oldest entry. Threads make the first attempt by themselves (thread_lane.py); after a failed attempt this module decides
+for them as for coroutines. Knows no sessions and no listeners. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 E = TypeVar("E", bound=RequestEntry)
 FIRST_PAUSE_S_MAX = 0.02
 _OF_THE_STORE = (DuplicateId, OutcomeConflict, OutcomeExpired)
-"""What is said of an item after a look at what is stored, so also of earlier attempts."""
+"""Errors that a broker finds by reading the store, so they are final for earlier attempts as well."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _RequestKind(Generic[E]):
-    """One kind of entries: how they become a request, and what its failure means.
+    """A kind of entries: the request that they become, and the meaning of its failure.
 
-    shard: the Notify database that is meant; None for the one that the reply names. final: what callers are told of the
-    last failure, given whether an attempt may have been carried out.
+    shard: the Notify database that is meant; None for the one that the reply names. final: returns the callers' error
+    for the last failure, given whether an attempt may have been carried out.
     """
 
     name: hooks.Request
@@ -60,22 +60,22 @@ class _RequestKind(Generic[E]):
 
 @dataclass(slots=True, eq=False)
 class _RequestProgress(Generic[E]):
-    """How the attempts of one request have gone so far."""
+    """The state of one request after its attempts so far."""
 
     left: list[E]
     """The entries without an answer."""
     deadline: float
     is_ambiguous: bool = False
-    """Whether an attempt that failed may have been carried out."""
+    """True if a failed attempt may have been carried out."""
     told: str = ""
-    """The last failure that a broker answered with."""
+    """Text of the last failure that a broker answered with."""
 
 
 class RequestLane(Generic[E]):
-    """Where entries of one kind become requests: `offer` takes those of coroutines, `send_and_wait` those of threads.
+    """The lane of entries of one kind, which become requests: `offer` is for coroutines, `send_and_wait` for threads.
 
-    elsewhere: where there are other databases, asked after each failed attempt which entries stay here, given whether
-    they may be stored here already.
+    elsewhere: set if there are other databases; called after each failed attempt, returns the entries that stay here,
+    given whether they may be stored here already.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class RequestLane(Generic[E]):
         self.send_and_wait = self.threads.send_and_wait
 
     def items(self) -> int:
-        """Items that wait or are under way."""
+        """Return the number of items that wait or are in progress."""
         return self.coalescer.items() + self.threads.items()
 
     def slowest_s(self) -> float:
-        """For how long the oldest of the requests under way has been so; 0 without one."""
+        """Return the age in seconds of the oldest request in progress; 0 without one."""
         return max(self.coalescer.slowest_s(), self.threads.slowest_s())
 
     async def drain(self) -> None:
-        """Takes nothing more and returns when everything taken is settled."""
+        """Accept nothing more, and return when all entries are settled."""
         await self.threads.drain()
         await self.coalescer.drain()
 
@@ -118,6 +118,8 @@ class RequestLane(Generic[E]):
         # Only our own errors are caught: a signal may raise any other, which is this thread's, and not the others'.
         now = time.monotonic()
         broker = self._brokers.current
+        # Two bounds: an attempt leaves time for another broker, and a thread does not wait for longer than its own
+        # caller does.
         wait_s = max(min(self._brokers.share_s(entries[0].deadline - now), until - now), 0.001)
         try:
             reply = broker.call_blocking(self._kind.method, self._kind.request_of(entries), timeout_s=wait_s)
@@ -136,10 +138,14 @@ class RequestLane(Generic[E]):
         kind = self._kind
         self._hooks.after_reply(kind.name)
         if kind.name == "half":
+            # Learned from the reply, not by a call before: a producer with one database needs no round trip before its
+            # first message.
             self._brokers.note_shard(reply.shard)
         if reply.errors:
             with self._counting:
                 kind.counts.errors.update(error.code for error in reply.errors)
+        # An outcome goes to the database that holds its halves; a new message belongs to the database that has just
+        # stored it.
         shard = reply.shard if kind.shard is None else kind.shard
         return settle(entries, shard, reply.errors, lambda error: kind.final(error, is_ambiguous))
 
@@ -157,11 +163,12 @@ class RequestLane(Generic[E]):
         await self._settle_all(failed.entries, failed.error)
 
     async def _settle_all(self, entries: list[E], failed: TxmsgError | None) -> None:
-        """Attempts until every entry has its answer or has gone elsewhere, or the deadline of the oldest has passed.
+        """Attempt until every entry has its answer or has moved elsewhere, or the deadline of the oldest has passed.
 
-        failed: why the first attempt, by a thread, did not settle them.
+        failed: the error of the first attempt, if a thread made it.
         """
         begun_at = self._loop.time()
+        # The oldest entry's deadline is that of the whole request, which is retried as one, under the same ids.
         progress = _RequestProgress(entries, entries[0].deadline)
         try:
             await self._run(progress, failed)
@@ -175,13 +182,14 @@ class RequestLane(Generic[E]):
             return
         except RETRYABLE:
             pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
+            # No attempt that would be cut off by the deadline: it would turn a certain failure into an unknown outcome.
             if self._loop.time() + pause_s >= progress.deadline:
                 raise
         await asyncio.sleep(pause_s)
         await retrying(progress.deadline - self._loop.time())(self._attempt, progress)
 
     async def _attempt(self, progress: _RequestProgress[E], failed: TxmsgError | None = None) -> None:
-        """One attempt; with `failed`, it was made already. Raises why entries are left."""
+        """Make one attempt; with `failed`, it was made already. Raises the reason why entries are left."""
         kind = self._kind
         refusal: TxmsgError | None = None
         try:
@@ -193,6 +201,7 @@ class RequestLane(Generic[E]):
             if refusal is not None:
                 raise refusal
         except RETRYABLE as exc:
+            # Only ever set: once an attempt may have been carried out, no later failure can take that back.
             progress.is_ambiguous = progress.is_ambiguous or isinstance(exc, OutcomeUnknown)
             progress.told = str(exc) if was_told(exc) else progress.told
             if self.elsewhere is not None:
@@ -209,13 +218,14 @@ class RequestLane(Generic[E]):
         if progress.told and not was_told(exc):
             error = _with_reason(error, progress.told)
         for entry in progress.left:
+            # A new exception for each caller: a shared one would grow with the traceback of each that raises it.
             own = type(error)(str(error))
             own.__cause__ = exc.with_traceback(None)  # whose frames know the entry: it would stay until it is collected
             entry.fail(own)
 
 
 class Sender:
-    """Three lanes, plain messages, halves and outcomes, over the brokers of one Notify database.
+    """Three lanes, of plain messages, halves and outcomes, over the brokers of one Notify database.
 
     fence_id: stamped on halves; set it before the first half.
     """
@@ -254,11 +264,11 @@ class Sender:
         self._ends: dict[bytes, RequestLane[EndEntry]] = {}
 
     def end_transaction(self, shard: bytes, entry: EndEntry) -> None:
-        """Queues the outcome of a transaction whose halves are in the Notify database `shard`."""
+        """Queue the outcome of a transaction whose halves are in the Notify database `shard`."""
         self._ends_of(shard).offer(entry)
 
     def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
-        """Sends it. As `ThreadLane.send_and_wait`."""
+        """Send an outcome from a thread, as `ThreadLane.send_and_wait`."""
         self._ends_of(shard).send_and_wait(entry, waiter, wait_s)
 
     def _ends_of(self, shard: bytes) -> RequestLane[EndEntry]:
@@ -286,9 +296,10 @@ class Sender:
         )
 
     async def recall(self, transaction_id: bytes, n: int, topic: str = "") -> int:
-        """Asks for a delayed message back, until there is an answer or the time is up. A `RecallReply.Result`.
+        """Recall a delayed message, repeating until there is an answer or the time is up. Returns a
+        `RecallReply.Result`.
 
-        topic: only if it is in this one.
+        topic: recall it only if it is in this topic.
         """
         deadline = self._loop.time() + self._timeout_s
         is_ambiguous = False
@@ -312,12 +323,13 @@ class Sender:
         return reply.results[0]
 
     async def drain(self) -> None:
-        """Takes nothing more and returns when everything taken is settled."""
+        """Accept nothing more, and return when all entries are settled."""
+        # Outcomes last: transactions whose half messages are answered during the drain still report theirs.
         await asyncio.gather(self.plain.drain(), self.halves.drain())
         await asyncio.gather(*(ends.drain() for ends in self._ends.values()))
 
     def pending_items(self) -> int:
-        """Messages and outcomes that wait or are under way."""
+        """Return the number of messages and outcomes that wait or are in progress."""
         return self.plain.items() + self.halves.items() + sum([ends.items() for ends in list(self._ends.values())])
 
     def _plain_request(self, entries: list[SendEntry]) -> SendRequest:
@@ -329,9 +341,9 @@ class Sender:
 
 
 def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
-    """One attempt whose effect is not known makes the whole not known, whatever the later ones say.
+    """Return OutcomeUnknown if one attempt is ambiguous: later attempts say nothing about it.
 
-    Also if a later one is refused, as after a revocation: that says nothing of the one without an answer.
+    Also if a later one is refused, as after a revocation: that does not answer the earlier one.
     """
     if ambiguous and not isinstance(error, (OutcomeUnknown, *_OF_THE_STORE)):
         return OutcomeUnknown(f"{error}; an earlier attempt may have been carried out")
@@ -339,14 +351,15 @@ def _worst(error: TxmsgError, ambiguous: bool) -> TxmsgError:
 
 
 def half_unavailable(error: TxmsgError) -> BrokerUnavailable:
-    """The caller's error for a half that was not answered."""
+    """Return the caller's error for half messages that were not answered."""
     return BrokerUnavailable(f"{error}; if a half message was stored, its check-back removes it")
 
 
 def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
-    """A half that may be stored but is never committed is never delivered: for the caller nothing has happened.
+    """Return the error for half messages: stored but never committed ones are never delivered, so for the caller
+    nothing has happened.
 
-    So a refusal stays what it is, whatever became of an earlier attempt.
+    A refusal therefore stays a refusal, whatever became of an earlier attempt.
     """
     if isinstance(error, OutcomeUnknown) or (ambiguous and isinstance(error, BrokerUnavailable)):
         return half_unavailable(error)
@@ -354,7 +367,7 @@ def _as_unavailable(error: TxmsgError, ambiguous: bool) -> TxmsgError:
 
 
 def _with_reason(error: TxmsgError, told: str) -> TxmsgError:
-    """The last attempt met silence; an answer before it says more."""
+    """Return the error with the text of an earlier answer: the last attempt got none."""
     if isinstance(error, Overloaded):
         return Overloaded(f"{error}; an earlier attempt failed with: {told}")
     if isinstance(error, BrokerUnavailable):

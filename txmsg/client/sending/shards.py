@@ -1,9 +1,9 @@
-"""Spreads what a producer sends over several Notify databases, its shards. Nothing of this is used where there is one.
+"""The spread of a producer's messages over several Notify databases, its shards. Unused with a single database.
 
-A transaction has one shard. What has no ordering key goes where least is waiting; a shard that fails or stands still
-hands to the others what is certainly not stored in it, and halves also when that is not certain, under another
-transaction id: those that may be there are never committed, and their check-back removes them. An ordering key has one
-shard, always the same, and waits for it. Belongs to one loop.
+A transaction has one shard. A message without an ordering key goes where the fewest are waiting. A shard that fails or
+stands still passes on entries that are certainly not stored in it, and half messages also when that is uncertain, under
+another transaction id: copies that may be there are never committed, and their check-back removes them. An ordering key
+always has the same shard, and waits for it. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from txmsg.wire.v1.txmsg_pb2 import RecallReply
 _log = EventLog(__name__)
 
 FIND_S_MAX = 2.0
-"""How long a start waits for each database to say which it is."""
+"""Seconds that a start waits for each database to report its identity."""
 STILL_S = 1.0
-"""A shard one of whose requests is under way for longer gets nothing new that may go to another."""
+"""A shard with a request in progress for more seconds gets no new entries that may go to another one."""
 LOOK_INTERVAL_S = 0.25
 
 
 async def find_shards(shards: Sequence[Brokers], *, timeout_s: float) -> None:
-    """Learns which databases they are, so that ordering keys have their shards from the beginning.
+    """Ask each database for its identity, so that ordering keys have their shards from the beginning.
 
-    One that is away is learned later; messages with ordering keys are refused until then.
+    A database that is away is identified later; messages with ordering keys are refused until then.
     """
     found = await asyncio.gather(
         *(brokers.find_shard(min(timeout_s, FIND_S_MAX)) for brokers in shards), return_exceptions=True
@@ -58,7 +58,7 @@ async def find_shards(shards: Sequence[Brokers], *, timeout_s: float) -> None:
 
 
 class Shards:
-    """The senders of one producer, one per shard, and the choice among them. Has what a `Sender` offers."""
+    """The senders of one producer, one per shard, and the choice among them. Has the interface of a `Sender`."""
 
     def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
         self._senders = senders
@@ -75,7 +75,7 @@ class Shards:
         self._looking = in_background(self._place_repeatedly(), name="txmsg-shards")
 
     def end_transaction(self, shard: bytes, entry: EndEntry) -> None:
-        """Queues the outcome of a transaction for a broker of its shard."""
+        """Queue the outcome of a transaction for a broker of its shard."""
         try:
             sender = self._of_shard(shard)
         except TxmsgError as exc:
@@ -84,7 +84,7 @@ class Shards:
             sender.end_transaction(shard, entry)
 
     def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
-        """Sends it. As `ThreadLane.send_and_wait`."""
+        """Send an outcome from a thread, as `ThreadLane.send_and_wait`."""
         self._of_shard(shard).end_by_thread(shard, entry, waiter, wait_s)
 
     def _of_shard(self, shard: bytes) -> Sender:
@@ -94,9 +94,10 @@ class Shards:
         raise _unknown_shard(shard, [sender.brokers for sender in self._senders])
 
     async def recall(self, transaction_id: bytes, n: int) -> int:
-        """Asks every shard for a delayed message, for its id does not tell where it is. A `RecallReply.Result`.
+        """Recall a delayed message at every shard, since its id does not tell its shard. Returns a
+        `RecallReply.Result`.
 
-        Raises what a shard raised, unless another one knows of the message.
+        Raises a shard's error, unless another one knows the message.
         """
         asking = [asyncio.create_task(sender.recall(transaction_id, n)) for sender in self._senders]
         error: TxmsgError | None = None
@@ -117,14 +118,15 @@ class Shards:
         return RecallReply.UNKNOWN
 
     async def drain(self) -> None:
-        """Takes nothing more and returns when everything taken is settled, each where it is now."""
+        """Accept nothing more, and return when all entries are settled where they are now."""
         self._looking.cancel()
         for lane in (self.plain, self.halves):
             lane.close()
         await asyncio.gather(*(sender.drain() for sender in self._senders))
 
     def _half_may_leave(self, entry: SendEntry, *, may_be_stored: bool) -> bool:
-        """A copy left behind must find no fence row: without a fence the listener could say COMMIT of both."""
+        """Return True if the copy left behind cannot be committed: without a fence, a listener could answer COMMIT for
+        both."""
         return not may_be_stored or (isinstance(entry, FreshEntry) and bool(self._senders[0].fence_id))
 
     async def _place_repeatedly(self) -> None:
@@ -147,10 +149,10 @@ class _ShardLane:
 
 
 class _ShardedLane:
-    """Plain messages, or halves: stands where one `RequestLane` is when there is one shard.
+    """Lane of plain messages, or halves, over all shards: takes the place of a single `RequestLane`.
 
-    may_leave: whether an entry without an ordering key may go to another shard. Those with one wait here while their
-    shard is not known or says that it is cut off, at most as many as in a lane; then Overloaded.
+    may_leave: returns True if an entry without an ordering key may move to another shard. Entries with one wait here
+    while their shard is not known or reports that it is cut off, at most as many as in a lane; then Overloaded.
     """
 
     def __init__(self, ways: Sequence[_ShardLane], may_leave: _MayMoveToOtherShard, timeout_s: float) -> None:
@@ -163,7 +165,7 @@ class _ShardedLane:
         self._chosen: _ShardLane | None = None
 
     def offer(self, entry: SendEntry) -> None:
-        """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
+        """Add an entry; its waiter is completed by the deadline. To be called on the loop."""
         try:
             way = self._way_of_keys(entry) if _ordering_keys(entry) else self._choice()
         except BrokerUnavailable as exc:
@@ -178,7 +180,7 @@ class _ShardedLane:
             way.lane.offer(entry)
 
     def send_and_wait(self, entry: SendEntry, waiter: ThreadWaiter[SendEntry], wait_s: float) -> bytes:
-        """As `ThreadLane.send_and_wait`. What cannot leave at once waits on the loop."""
+        """Send from a thread, as `ThreadLane.send_and_wait`. An entry that cannot leave at once waits on the loop."""
         try:
             way = self._way_of_keys(entry) if _ordering_keys(entry) else self._best() or _least(self.ways)
         except TxmsgError:
@@ -187,7 +189,8 @@ class _ShardedLane:
         return way.lane.send_and_wait(entry, waiter, wait_s)
 
     def place_waiting(self) -> None:
-        """Sends on what waits for its shard, if that is there now. What has waited for too long fails: never sent."""
+        """Send the waiting entries whose shard is there now. An entry that has waited too long fails; it was never
+        sent."""
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             try:
@@ -203,14 +206,14 @@ class _ShardedLane:
                 way.lane.coalescer.take_over([entry])
 
     def close(self) -> None:
-        """Nothing goes elsewhere any more, and nothing waits for its shard."""
+        """Keep entries at their shards from now on, and let none wait for its shard."""
         self._is_closing = True
         self.place_waiting()
 
     def elsewhere(self, way: _ShardLane, entries: list[SendEntry], may_be_stored: bool) -> list[SendEntry]:
-        """After an attempt that failed: hands on what may leave, if this shard is failing and another is well.
+        """Move entries that may leave, after a failed attempt, if this shard is failing and another is well.
 
-        Returns what is to be tried here again.
+        Returns the entries to be tried here again.
         """
         other = None if self._is_closing or not way.brokers.is_failing else self._best(but=way)
         if other is None:
@@ -221,6 +224,7 @@ class _ShardedLane:
             if _ordering_keys(entry) or not self._may_leave(entry, may_be_stored=may_be_stored):
                 stay.append(entry)
                 continue
+            # A new id: the copy that may be in the failing database keeps the old one, which is never committed.
             if may_be_stored:
                 entry.transaction_id = new_transaction_id_bytes()
             leave.append(entry)
@@ -228,14 +232,15 @@ class _ShardedLane:
         return stay
 
     def clear(self) -> None:
-        """Hands on what waits at shards that fail or stand still, and was never sent."""
+        """Move entries that wait at failing or stalled shards, and were never sent."""
         for way in self.ways:
             if not way.is_well() and (other := self._best(but=way)) is not None:
+                # First the entries of threads: they wait in the thread lane, where `release` would not find them.
                 way.lane.threads.gather()
                 other.lane.coalescer.take_over(way.lane.coalescer.release(lambda entry: not _ordering_keys(entry)))
 
     def _choice(self) -> _ShardLane:
-        """The same for all that are offered in one turn of the loop, so that requests stay large."""
+        """Return the same shard for all entries of one turn of the loop, so that requests stay large."""
         if self._chosen is None:
             self._chosen = self._best() or _least(self.ways)
             self._loop.call_soon(self._forget_choice)
@@ -249,7 +254,10 @@ class _ShardedLane:
         return _least(well) if well else None
 
     def _way_of_keys(self, entry: SendEntry) -> _ShardLane:
-        """By rendezvous hashing: one more database takes its share of keys, and moves no other."""
+        """Return the shard of an entry's ordering keys, by rendezvous hashing: a further database takes its share of
+        keys, and moves no other."""
+        # All shards must be known before one is chosen: with one missing, the maximum could be another shard, and
+        # messages of a key would be in two databases without an order.
         unseen = sum(not way.brokers.shard for way in self.ways)
         if unseen:
             raise BrokerUnavailable(
@@ -273,13 +281,14 @@ class _ShardedLane:
 
 
 class _MayMoveToOtherShard(Protocol):
-    """The type of `_ShardedLane`'s may_leave."""
+    """Type of `_ShardedLane`'s may_leave."""
 
     def __call__(self, entry: SendEntry, *, may_be_stored: bool) -> bool: ...
 
 
 def _plain_may_leave(entry: SendEntry, *, may_be_stored: bool) -> bool:
-    """Under the id that its caller will be given: so only if it is certainly not stored."""
+    """Return True if the message is certainly not stored: its id is known to the caller, so it cannot get another
+    one."""
     return not may_be_stored
 
 

@@ -1,12 +1,12 @@
-"""How threads send: the first of those that wait leads, and sends for all of them; its reply wakes the others.
+"""The lane of threads: the first waiting thread leads, and sends for all of them; its reply wakes the others.
 
 While a leader waits for the reply, the next request fills, so requests grow with the number of threads, and a lone
-thread writes and reads by itself. Only the first attempt is made like this. Whatever is not as usual goes to the lane's
-coalescer on the loop: requests that failed, threads that were interrupted or wait no longer, and everything that comes
-until those are settled. So the rules of retries are in one place. Knows neither connections nor messages.
+thread writes and reads by itself. Only the first attempt is made like this. Everything unusual goes to the lane's
+coalescer on the loop: failed requests, threads that were interrupted or no longer wait, and all new entries until those
+are settled. So the rules of retries are in one place. Knows neither connections nor messages.
 
 A signal may raise anything at any point of the main thread. So a thread only posts to the loop that it leaves; the
-loop, which no signal interrupts, takes what is left. Each step of a thread can be interrupted and done once more.
+loop, which no signal interrupts, takes over its entries. Each step of a thread can be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ E = TypeVar("E", bound=RequestEntry)
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest(Generic[E]):
-    """What became of a request that was not answered well: the entries that are not settled, and why."""
+    """A request that was not answered well: the entries that are not settled, and the error."""
 
     entries: list[E]
     error: TxmsgError
     broker: KnownBroker | None = None
-    """The one that is to blame."""
+    """The broker that is to blame."""
 
 
 class ThreadWaiter(Generic[E]):
-    """What a thread waits by for what becomes of its entry. Completed by one at a time: a leader, or the loop."""
+    """A thread's wait for the result of its entry. Completed by one at a time: a leader, or the loop."""
 
     __slots__ = ("_came", "_error", "_is_done", "_result", "batch", "failed")
 
     def __init__(self) -> None:
+        # A bare lock instead of an Event: one per call, and an Event makes a Condition with a lock and a deque. Not an
+        # RLock: another thread releases it.
         self._came = threading.Lock()
         self._came.acquire()
         self._is_done = False
         self._result = b""
         self._error: BaseException | None = None
         self.batch: list[E] = []
-        """What the thread has taken to send, for itself and others, and is not settled."""
+        """Entries that the thread has taken to send, for itself and others, and that are not settled."""
         self.failed: FailedRequest[E] | None = None
 
     def done(self) -> bool:
@@ -73,26 +75,26 @@ class ThreadWaiter(Generic[E]):
         return self._error
 
     def result(self) -> bytes:
-        """What came. Raises it if it is an error."""
+        """Return the result. Raises it if it is an error."""
         if self._error is not None:
             raise self._error
         return self._result
 
     def wake(self) -> None:
-        """Has the thread look what is new."""
+        """Wake the thread, so that it checks its state."""
         with suppress(RuntimeError):  # it was woken already, and has not looked yet
             self._came.release()
 
     def wait(self, patience_s: float) -> bool:
-        """Returns when there is something new; False when there is nothing for so long."""
+        """Return True when woken; False after patience_s seconds."""
         return self._came.acquire(timeout=max(0.0, patience_s))
 
 
 class ThreadLane(Generic[E]):
-    """Entries that threads wait with, and who of them leads.
+    """Entries that threads wait for, and the threads that lead.
 
-    attempt: makes one request, completes its entries, and says what is left; its leader waits until the given time
-    only. retry: goes on after that on the loop. crowd: as a Coalescer's.
+    attempt: makes one request, completes its entries, and returns the rest; its leader waits until the given time only.
+    retry: continues the request on the loop. crowd: as a Coalescer's.
     """
 
     def __init__(
@@ -111,22 +113,24 @@ class ThreadLane(Generic[E]):
         self._timeout_s = timeout_s
         self._loop = loop
         self._crowd = crowd
+        # Held for a few statements only, never while a request is sent or waited for. Not reentrant: a signal handler
+        # that sends would deadlock, and must not send (0062).
         self._lock = threading.Lock()
         self._waiting: WaitingEntries[E] = WaitingEntries()
         self._leaders: dict[ThreadWaiter[E], float] = {}  # and since when
         self._posted: deque[Callable[[], object]] = deque()
-        """What the loop has not done yet."""
+        """Functions that the loop has not run yet."""
         self._has_company = False
-        """Whether other threads sent beside the last one."""
+        """True if other threads sent beside the last one."""
         self._closed = False
         self._idle = asyncio.Event()
 
     # ---- for threads
 
     def send_and_wait(self, entry: E, waiter: ThreadWaiter[E], wait_s: float) -> bytes:
-        """Returns what the broker says of the entry. The waiter is the entry's.
+        """Send the entry, and return the broker's result. The waiter is the entry's.
 
-        Raises what the broker or the coalescer says, and OutcomeUnknown when the thread has waited for `wait_s`; then
+        Raises the broker's or the coalescer's error, and OutcomeUnknown when the thread has waited for `wait_s`; then
         the entry is still being sent.
         """
         now = time.monotonic()
@@ -151,6 +155,8 @@ class ThreadLane(Generic[E]):
         with self._lock:
             if self._closed:
                 entry.fail(MisuseError("the producer is closed: make a new one"))
+            # While a failed request of this lane is being retried on the loop, new entries queue behind it there:
+            # otherwise they would overtake it, and the rules of retries would run in two places.
             elif self._posted or self._coalescer.is_busy or self._waiting.is_full:
                 self._post(self._coalescer.offer, entry)
             else:
@@ -163,18 +169,20 @@ class ThreadLane(Generic[E]):
         # only wait for the loop's, or for another process (ran: 0.5 ms of a call that takes 4).
         if self._has_company:
             os.sched_yield()
+        # Before the lock is taken: it counts the items of all lanes, and other threads need not wait for that.
         crowd = self._crowd()
         with self._lock:
             self._waiting.move_to(waiter.batch, crowd)
             self._has_company = len(waiter.batch) > 1 or len(self._leaders) > 1
         batch = worth_sending(waiter.batch, time.monotonic(), self._timeout_s)
+        # Without the lock: other threads join meanwhile, and become the next request.
         waiter.failed = self._attempt(batch, until) if batch else None
         if waiter.failed is None:
             waiter.batch.clear()
         self._leave(waiter)
 
     def _leave(self, waiter: ThreadWaiter[E]) -> None:
-        """The thread leads no more. The loop goes on with a request that failed; without one, another thread leads."""
+        """End the thread's lead. The loop continues a failed request; without one, another thread leads."""
         with self._lock:
             if waiter.batch:
                 self._post(self._resume, waiter)
@@ -200,12 +208,14 @@ class ThreadLane(Generic[E]):
     def _run_posted(self) -> None:
         while self._posted:
             try:
+                # Removed only afterwards, so that `_join` sees a non-empty deque and sends no entry past a function
+                # that has not finished.
                 self._posted[0]()
             finally:
                 self._posted.popleft()
 
     def _finish_for(self, waiter: ThreadWaiter[E], entry: E) -> None:
-        """Takes what a thread leaves that waits no longer: its entry, its request, and its lead."""
+        """Take over the entry, the request and the lead of a thread that no longer waits."""
         with self._lock:
             own = self._waiting.release(lambda other: other is entry)
         self._coalescer.take_over(own)
@@ -215,7 +225,7 @@ class ThreadLane(Generic[E]):
             leader.wake()
 
     def _resume(self, waiter: ThreadWaiter[E]) -> None:
-        """Has the coalescer go on with the request of a thread, and take what waits behind it."""
+        """Pass the request of a thread to the coalescer, and the entries behind it."""
         with self._lock:
             batch, waiter.batch = waiter.batch, []
         if not batch:  # it was posted twice
@@ -232,13 +242,13 @@ class ThreadLane(Generic[E]):
         self.gather()
 
     def gather(self) -> None:
-        """Has the coalescer take what waits here."""
+        """Move the waiting entries to the coalescer."""
         with self._lock:
             waiting = self._waiting.release(lambda _: True)
         self._coalescer.take_over(waiting)
 
     async def drain(self) -> None:
-        """Takes nothing more; returns when nothing waits or is under way here. The coalescer is to be drained next."""
+        """Accept nothing more; return when nothing waits or is in progress here. Drain the coalescer next."""
         with self._lock:
             self._closed = True
             leaders = bool(self._leaders)
@@ -249,18 +259,18 @@ class ThreadLane(Generic[E]):
     # ---- for all
 
     def items(self) -> int:
-        """Items that wait or are under way."""
+        """Return the number of items that wait or are in progress."""
         under_way = [entry.items for waiter in list(self._leaders) for entry in waiter.batch]
         return self._waiting.items + sum(under_way)
 
     def slowest_s(self) -> float:
-        """For how long the oldest of the requests under way has been so; 0 without one."""
+        """Return the age in seconds of the oldest request in progress; 0 without one."""
         now = time.monotonic()
         return now - min(list(self._leaders.values()), default=now)
 
 
 def wait_for(waiter: ThreadWaiter[E], wait_s: float) -> bytes:
-    """Waits for an entry that the loop has. As `ThreadLane.send_and_wait`."""
+    """Wait for an entry that the loop has. As `ThreadLane.send_and_wait`."""
     if not (waiter.done() or waiter.wait(wait_s)):
         raise _no_answer(wait_s)
     return waiter.result()

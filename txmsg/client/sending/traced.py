@@ -1,4 +1,4 @@
-"""What a client does within spans, if it was given a `Tracing`. Without one nothing of tracing is imported."""
+"""Spans of a client's calls, if it was given a `Tracing`. Without one nothing of tracing is imported."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ NOT_TRACED = nullcontext()
 def sending(
     tracing: Tracing | None, operation: Literal["send", "half"], messages: Sequence[Message], group: str
 ) -> AbstractContextManager[SendSpan | Unsampled | None]:
-    """A call that stores messages. What it gives says how the messages are sent."""
+    """Return the span of a call that stores messages. Its value determines how the messages are sent."""
     return NOT_TRACED if tracing is None else tracing.sending(operation, messages, group)
 
 
 def transaction(tracing: Tracing | None) -> AbstractContextManager[Any]:
-    """A local transaction whose messages are sent in it."""
+    """Return the span of a local transaction whose messages are sent in it."""
     return NOT_TRACED if tracing is None else tracing.transaction()
 
 
 def local_transaction(trace: SendSpan | Unsampled | None) -> AbstractContextManager[Any]:
-    """The local transaction of half messages that were sent with this trace."""
+    """Return the span of the local transaction of half messages that were sent with this trace."""
     return NOT_TRACED if trace is None else trace.local_transaction()
 
 
 def telling(half: Half, state: TransactionState) -> AbstractContextManager[Any]:
-    """A call that tells the broker an outcome."""
+    """Return the span of a call that reports an outcome."""
     return NOT_TRACED if half.trace is None else half.trace.telling(state)

@@ -1,7 +1,9 @@
-"""Outcomes that go out while their callers have gone on: which they are, how many there may be, and what fails.
+"""Outcomes whose callers no longer wait: which ones are in progress, how many there may be, and the handling of
+failures.
 
-A committed transaction's fate is sealed: if its outcome gets lost, the check-back says the same. So nobody needs to
-wait for the reply, but there is a bound, and what is under way can be asked for. Knows no network and no loop.
+A committed transaction's fate is sealed: if its outcome gets lost, the check-back gives the same answer. So no caller
+needs to wait for the reply, but there is a bound, and outcomes in progress can be looked up. Knows no network and no
+loop.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from txmsg.client.sending.outcome_log import is_contradiction, log_untold
 from txmsg.message import TransactionState
 
 UNTOLD_MAX = 1000
-"""Bounds what a crash leaves to check-backs."""
+"""Outcomes in progress, at most: it bounds the number that a crash leaves to check-backs."""
 
 
 _tests: Final[set[object]] = set()
@@ -34,9 +36,9 @@ def wait_no_more(test: object) -> None:
 
 
 class UnreportedOutcomes:
-    """The outcomes of one producer that are under way. Any thread may add one; the loop settles them.
+    """The outcomes of one producer that are in progress. Any thread may add one; the loop settles them.
 
-    count_max: with so many under way, callers wait for the reply.
+    count_max: with this many in progress, callers wait for the reply.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -50,21 +52,22 @@ class UnreportedOutcomes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next caller is to wait for the reply."""
+        """True if the next caller has to wait for the reply."""
         return len(self._entries) >= self.count_max or bool(_tests)
 
     def find_outcome(self, id_bytes: bytes) -> tuple[Half, TransactionState] | None:
-        """The outcome of this transaction, if it is under way."""
+        """Return the outcome of this transaction, if it is in progress."""
         return self._entries.get(id_bytes)
 
     def add(self, half: Half, state: TransactionState) -> EndEntry:
-        """The entry to send for it. Raises MisuseError if the state is no TransactionState."""
+        """Return the entry to send for this outcome. Raises MisuseError if the state is not a TransactionState."""
         entry = EndEntry(half.id_bytes, state, _OutcomeWaiter(self, half, state))
+        # No lock: assigning and removing one key of a dict are atomic, and each transaction has one outcome.
         self._entries[half.id_bytes] = (half, state)
         return entry
 
     def forget_outcome(self, half: Half) -> None:
-        """Its entry will not be sent."""
+        """Forget an outcome whose entry will not be sent."""
         self._entries.pop(half.id_bytes, None)
 
     def _settled(self, half: Half, state: TransactionState, error: BaseException | None) -> None:
@@ -79,7 +82,7 @@ class UnreportedOutcomes:
 
 
 class _OutcomeWaiter:
-    """Takes the place of a caller that waits."""
+    """Takes the place of a caller that would wait."""
 
     __slots__ = ("_error", "_half", "_is_done", "_state", "_untold")
 

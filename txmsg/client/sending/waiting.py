@@ -1,4 +1,5 @@
-"""What waits to be sent, and which of it leaves together. Pure but for failing what is too late: time is an argument.
+"""Waiting entries, and the choice of those that leave together. Pure, except that it fails late entries: time is an
+argument.
 
 Knows no network, no loop and no locks: `Coalescer` drives it on a loop, `ThreadLane` from threads.
 """
@@ -20,7 +21,7 @@ ITEMS_SPLIT = 128
 would idle while the broker works and the broker while the callers work (ran: 256 callers 22,000/s instead of 15,000/s;
 a further split costs more per request than it gains)."""
 IN_FLIGHT_MAX = 2
-"""Requests under way."""
+"""Requests in progress, at most."""
 PENDING_ITEMS_MAX = 20_000
 PENDING_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -28,7 +29,7 @@ E = TypeVar("E", bound=RequestEntry)
 
 
 class WaitingEntries(Generic[E]):
-    """Entries in the order of their deadlines. items: how many messages or outcomes they are."""
+    """Entries in the order of their deadlines. items: the number of their messages or outcomes."""
 
     def __init__(self) -> None:
         self.items = 0
@@ -40,36 +41,36 @@ class WaitingEntries(Generic[E]):
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be added."""
+        """True if no more entries should be added."""
         return self.items >= PENDING_ITEMS_MAX or self._size_bytes >= PENDING_SIZE_BYTES_MAX
 
     def add(self, entry: E) -> None:
-        """Adds the newest."""
+        """Add the newest entry."""
         self._entries.append(entry)
         self.items += entry.items
         self._size_bytes += entry.size_bytes
 
     def add_older(self, entries: Iterable[E]) -> None:
-        """Adds entries that have waited elsewhere. They may exceed the bounds."""
+        """Add entries that have waited elsewhere. They may exceed the bounds."""
         self._entries = deque(sorted([*self._entries, *entries], key=lambda entry: entry.deadline))
         self._count()
 
     def first(self) -> E:
-        """The oldest."""
+        """Return the oldest entry."""
         return self._entries[0]
 
     def release(self, may_leave: Callable[[E], bool]) -> list[E]:
-        """Gives up those that may leave: none of them was ever sent."""
+        """Remove and return the entries that may leave: none of them was ever sent."""
         entries = list(self._entries)
         self._entries = deque(entry for entry in entries if not may_leave(entry))
         self._count()
         return [entry for entry in entries if may_leave(entry)]
 
     def move_to(self, batch: list[E], crowd: int) -> None:
-        """Moves the entries of the next request: the oldest that fit.
+        """Move the entries of the next request to `batch`: the oldest that fit.
 
-        crowd: how many items wait or are under way whose callers are the same. A thread that is interrupted here may
-        leave entries in both, but none in neither.
+        crowd: the number of items that wait or are in progress and have the same callers. A thread that is interrupted
+        here may leave entries in both, but none in neither.
         """
         items_max = min(ITEMS_MAX, max(ITEMS_SPLIT, (crowd + 1) // 2))
         if self.items <= items_max and self._size_bytes <= REQUEST_SIZE_BYTES_MAX:
@@ -81,8 +82,11 @@ class WaitingEntries(Generic[E]):
         entries = self._entries
         while entries:
             entry = entries[0]
+            # The first entry is always taken: one message may be larger than a request, and would wait forever.
             if batch and (items + entry.items > items_max or size_bytes + entry.size_bytes > REQUEST_SIZE_BYTES_MAX):
                 break
+            # Appended before it is removed: a thread that a signal interrupts in between leaves the entry in both
+            # places, and it may be sent twice under one id. The other order could lose it.
             batch.append(entry)
             entries.popleft()
             items += entry.items
@@ -96,7 +100,7 @@ class WaitingEntries(Generic[E]):
 
 
 def worth_sending(batch: list[E], now: float, timeout_s: float) -> list[E]:
-    """Those that are neither late, which fail here, nor given up by their callers."""
+    """Return the entries to send: late ones fail here, and those whose callers have gone are dropped."""
     if batch and batch[0].deadline <= now:  # the oldest comes first
         for entry in batch:
             if entry.deadline <= now:
