@@ -1,4 +1,4 @@
-"""What an application answers when it is asked: "did this local transaction commit?" Knows no network."""
+"""The interface that answers a check-back: "did this local transaction commit?" Knows no network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CheckMessageListener(Protocol):
     """
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
-        """The outcome of the transaction of `message`, the first (n = 0) of its half messages.
+        """Return the outcome of the transaction of `message`, the first (n = 0) of its half messages.
 
         May be a plain or an `async def` function; a plain one is called on a separate thread. Must be idempotent:
         several brokers may ask about the same transaction repeatedly, until one answer is final.

@@ -1,7 +1,7 @@
 """Finds half messages whose outcome is overdue, has a client asked, and passes the outcome on.
 
-Owns the pace: which halves are looked for when, how many checks are in flight, what a missing answer means. What it
-needs from outside is in ports.py, joined to it by the broker.
+Owns the pace: the interval of polls and sweeps, the number of checks in flight, the meaning of a missing answer. Its
+interfaces to the outside are in ports.py; the broker implements them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from txmsg.settings.catalogue import COUNT_MAX, check_settings, setting
 _log = EventLog(__name__)
 
 _WINDOW_OVERLAP: Final = timedelta(seconds=2)
-"""How far each window reaches back into the one before: a half may be made due by a commit that takes a moment."""
+"""Overlap of each window with the one before: a half may become due by a transaction that commits a moment later."""
 _PARK_BATCH: Final = 1000
 
 
 class LoopClock(Protocol):
-    """Time as the loop sees it. Tests bring their own."""
+    """The loop's clock. Tests pass their own."""
 
     def now_s(self) -> float:
-        """Seconds on a clock that never goes back; the origin means nothing."""
+        """Return seconds on a monotonic clock; the origin is arbitrary."""
         ...
 
     async def sleep(self, delay_s: float) -> None:
-        """Returns after `delay_s` seconds of this clock."""
+        """Wait for `delay_s` seconds of this clock."""
         ...
 
 
@@ -44,11 +44,11 @@ class SystemClock:
     """The machine's monotonic clock."""
 
     def now_s(self) -> float:
-        """Seconds of `time.monotonic`."""
+        """Return the seconds of `time.monotonic`."""
         return time.monotonic()
 
     async def sleep(self, delay_s: float) -> None:
-        """`asyncio.sleep`."""
+        """Wait by `asyncio.sleep`."""
         await asyncio.sleep(delay_s)
 
 
@@ -104,7 +104,7 @@ class CheckLoopConfig:
 
 @dataclass(slots=True)
 class CheckCounts:
-    """What a loop has done since it was made. Read it at any time."""
+    """Counts of a loop's work since its creation. May be read at any time."""
 
     asked: int = 0
     committed: int = 0
@@ -149,42 +149,48 @@ class CheckLoop:
 
     @property
     def in_flight(self) -> int:
-        """Checks under way now."""
+        """The number of checks in progress."""
         return self._in_flight
 
     @property
     def is_checking(self) -> bool:
-        """Whether a check is under way, or a look that may begin one."""
+        """True if a check is in progress, or a claim that may begin one."""
         return self._is_looking or self._in_flight > 0
 
     def wake(self, *, sweep: bool = False) -> None:
-        """Looks again at once, as after a client has reported UNKNOWN. sweep: at all halves, not only new ones."""
+        """Poll at once, as after a client has reported UNKNOWN. sweep: scan all halves, not only newly due ones."""
         self._sweep_wanted = self._sweep_wanted or sweep
         self._wake.set()
 
     def apply_policies(self, policies: CheckPolicies) -> None:
-        """Applies new policies, and looks at once for halves that are due by shorter ones."""
+        """Apply new policies, and sweep at once: shorter intervals may have made halves due."""
         if policies != self._policies:
             self._policies = policies
             self.wake(sweep=True)
 
     def pace(self, config: CheckLoopConfig) -> None:
-        """Applies a new pace from the next look on."""
+        """Apply a new pace from the next poll on."""
         self._config = config
         self._resume_at = config.in_flight_max * 3 // 4
         self.wake()
 
     def forget_window(self, _: str) -> None:
-        """The database has gone back, so halves behind the window may be due again: the next look is at all of them."""
+        """Forget the window after the database went back to an earlier state, and sweep at once.
+
+        Halves behind the window may be due again.
+        """
         self._through = None
         self.wake(sweep=True)
 
     def restart_grace(self) -> None:
-        """The database's clock was set, so halves may look overdue: parks none before their clients could be asked."""
+        """Restart the grace period after the database's clock was set.
+
+        Halves may look overdue; none is parked before its clients could be asked.
+        """
         self._abandon_look_s = self._clock.now_s() + self._config.abandon_grace_s
 
     async def run(self) -> None:
-        """Looks for due halves and checks them, until cancelled. Retries at longer intervals if the database fails."""
+        """Poll for due halves and check them, until cancelled. Retries at longer intervals if the database fails."""
         delay_s = self._config.poll_interval_s
         async with asyncio.TaskGroup() as checks:
             while True:
@@ -206,7 +212,7 @@ class CheckLoop:
                     await self._wait(delay_s)  # the check that ends at _resume_at wakes
 
     async def run_once(self) -> int:
-        """Looks once for due halves, and returns when their checks are done: how many were begun.
+        """Poll once for due halves and wait for their checks. Return the number of checks begun.
 
         Raises an ExceptionGroup of what the store raises. Errors of clients and of the resolver are logged, and the
         half is due again later.
@@ -217,7 +223,7 @@ class CheckLoop:
         return self.counts.asked - begun
 
     async def _wait(self, delay_s: float) -> None:
-        """Waits for `wake`, at most `delay_s` of the loop's clock."""
+        """Wait for `wake`, at most `delay_s` seconds of the loop's clock."""
         waits = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(self._clock.sleep(delay_s))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +234,7 @@ class CheckLoop:
     # ---- one look
 
     async def _step(self, checks: asyncio.TaskGroup) -> bool:
-        """Claims due halves, as many as may be in flight, and begins their checks. Returns whether it got them all."""
+        """Claim due halves, up to the limit in flight, and begin their checks. Return True if none is left due."""
         if self._abandon_look_due():
             await self._park_abandoned()
         limit = self._config.in_flight_max - self._in_flight
@@ -248,6 +254,7 @@ class CheckLoop:
         if sweep:
             self._swept_s = self._clock.now_s()
             self._sweep_wanted = self._sweep_wanted or len(claim.halves) >= limit  # more may lie anywhere
+        # Only after a claim that succeeded: if it raises, the window stays, and the next claim reads it again.
         self._through = claim.through
         used_up: list[TransactionId] = []
         for half in claim.halves:
@@ -271,7 +278,10 @@ class CheckLoop:
         )
 
     def _askable(self) -> list[Askable]:
-        """The groups and fences that can be asked now. A new one asks for a sweep: its halves are behind the window."""
+        """Return the groups and fences that can be asked now.
+
+        A new one causes a sweep: the window is past its halves.
+        """
         pairs = frozenset(self._clients.askable())
         if pairs - self._known:
             self._sweep_wanted = True
@@ -282,14 +292,16 @@ class CheckLoop:
         ]
 
     def _abandon_look_due(self) -> bool:
-        """Whether to park now: at each sweep interval, but not soon after the start, before clients have attached."""
+        """Return True if halves may be parked now: at each sweep interval, but not before clients could attach."""
         return self._clock.now_s() >= self._abandon_look_s
 
     async def _park_abandoned(self) -> None:
-        """Parks halves that no client has been able to answer for, by the policy of each group."""
+        """Park halves that no client could be asked about for too long, by the policy of each group."""
         self._abandon_look_s = self._clock.now_s() + self._config.sweep_interval_s
         named = self._policies.by_group
         await self._park_overdue(self._policies.default.no_client_park_s, groups=None, except_groups=list(named))
+        # One statement for each group with a policy of its own: they differ in the limit, which the statement takes
+        # once.
         for group, policy in named.items():
             await self._park_overdue(policy.no_client_park_s, groups=[group], except_groups=())
 
@@ -308,6 +320,7 @@ class CheckLoop:
                     halves=parked,
                     reason=ParkReason.NO_CLIENT.value,
                 )
+            # A full batch may have left some behind. Batches keep each transaction, and its row locks, short.
             if parked < _PARK_BATCH:
                 return
 
@@ -325,7 +338,7 @@ class CheckLoop:
     # ---- one check
 
     async def _check(self, half: DueHalf) -> None:
-        """The root of one check's task: nothing that goes wrong in it reaches the loop or another check."""
+        """Run one check, as the root of its task: errors are logged and reach neither the loop nor other checks."""
         try:
             answer = await self._answer(half)
             if answer is not None:
@@ -355,9 +368,11 @@ class CheckLoop:
                 self._wake.set()
 
     async def _answer(self, half: DueHalf) -> TransactionState | None:
-        """The client's answer; UNKNOWN if it raises, is late or invalid; None: the outcome is known meanwhile."""
+        """Return the client's answer; UNKNOWN if it raises, is late or invalid; None if the outcome became known."""
         self.counts.asked += 1
         timeout_s = self._policies.of(half.group).answer_timeout_s
+        # Two futures rather than asyncio.timeout: that reads the event loop's clock, and tests bring a clock of their
+        # own.
         ask = asyncio.ensure_future(self._clients.ask_client(half))
         timeout = asyncio.ensure_future(self._clock.sleep(timeout_s))
         try:

@@ -1,7 +1,7 @@
-"""Decides what becomes of a half message, and when it is checked. Knows no database, no network and no clock.
+"""Decides the next state of a half message and the time of its checks. Knows no database, no network and no clock.
 
-The life of a half message is the table `TRANSITIONS`, in the manner of h11: every pair of state and event that is not
-in it is illegal. `diagram()` draws the table for docs/architecture.md.
+The table `TRANSITIONS` holds the whole life of a half message, in the manner of h11: every pair of state and event that
+is absent is illegal. `diagram()` draws the table for docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txmsg.message import TransactionState
 
 
 class HalfState(enum.Enum):
-    """Where a half message is in its life."""
+    """A state of a half message."""
 
     STORED = "stored"
     """On disk, undecided; checked when next_check_at comes."""
@@ -31,7 +31,7 @@ class HalfState(enum.Enum):
 
 
 class HalfEvent(enum.Enum):
-    """What can happen to a half message."""
+    """An event of a half message."""
 
     STORE = "store"
     """The client sends the half again, because the reply was lost."""
@@ -76,7 +76,7 @@ TRANSITIONS: Mapping[HalfState, Mapping[HalfEvent, HalfState]] = MappingProxyTyp
             _E.COMMIT: _S.COMMITTED,
             _E.ROLLBACK: _S.ROLLED_BACK,
             _E.ASK_NOW: _S.PARKED,
-            _E.UNKNOWN: _S.PARKED,  # another broker's check that ended after this one's parked it
+            _E.UNKNOWN: _S.PARKED,  # another broker's check ended after this broker's check had parked the half
             _E.PARK: _S.PARKED,
             _E.RESUME: _S.STORED,
         },
@@ -98,7 +98,7 @@ late copy of its messages: both are OutcomeConflict to the client. tests/integra
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram. Events that change nothing are left out."""
+    """Return the table as a Mermaid state diagram, without events that change nothing."""
     lines = ["stateDiagram-v2", "    [*] --> stored: half message sent"]
     for state, row in TRANSITIONS.items():
         by_target: dict[HalfState, list[str]] = {}
@@ -118,7 +118,7 @@ def _node(state: HalfState) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    """When and how often the half messages of a producer group are checked. Raises ValueError for contradictions."""
+    """Times and limits of the checks of a producer group. Raises ValueError for contradictions."""
 
     first_check_s: float = 6.0
     """Seconds from storing a half message to its first check. Default 6. 0 checks at once."""
@@ -155,23 +155,23 @@ class CheckPolicies:
     """The policy of every producer group."""
 
     default: CheckPolicy = field(default_factory=CheckPolicy)
-    """For groups that are not named below."""
+    """The policy of groups that are not named below."""
     by_group: Mapping[str, CheckPolicy] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, group: str) -> CheckPolicy:
-        """The policy of one producer group."""
+        """Return the policy of one producer group."""
         return self.by_group.get(group, self.default)
 
 
 class ParkReason(enum.Enum):
-    """Why a half message is in doubt. The value is what a person reads."""
+    """The reason for parking a half message. Operators read the value."""
 
     CHECKS_USED_UP = "checks used up"
     NO_CLIENT = "no client of the group"
 
 
 class CheckDecision(enum.Enum):
-    """What the broker does next with a half message that it has claimed."""
+    """The broker's next action on a half message that it has claimed."""
 
     ASK = "ask"
     COMMIT = "commit"
@@ -181,13 +181,13 @@ class CheckDecision(enum.Enum):
 
 
 def decide_before_check(policy: CheckPolicy, checks: int) -> CheckDecision:
-    """ASK, or PARK when the checks were used up before this one. `checks` counts the one that is due now."""
+    """Return ASK, or PARK if the checks were used up before this one. `checks` includes the one that is due now."""
     assert checks >= 1, f"a claimed half message counts its check, but has {checks}"
     return CheckDecision.PARK if checks > policy.checks_max else CheckDecision.ASK
 
 
 def decide_after_answer(policy: CheckPolicy, checks: int, answer: TransactionState) -> CheckDecision:
-    """What follows from the answer to check number `checks` (from 1). UNKNOWN waits, the last one parks."""
+    """Return the decision after the answer to check number `checks` (from 1): UNKNOWN waits, the last one parks."""
     match answer:
         case TransactionState.COMMIT:
             return CheckDecision.COMMIT

@@ -1,4 +1,4 @@
-"""What the check loop needs from outside, as Protocols: half messages, clients to ask, a writer of outcomes.
+"""Protocols of the check loop's environment: half messages, clients to ask, a writer of outcomes.
 
 The broker implements them; the loop knows no SQL and no network.
 """
@@ -24,7 +24,7 @@ class Askable:
     fence_id: UUID | None
     """The fence those clients can read. None: halves without a fence, answered by the user's own listener."""
     interval_s: float
-    """How far a claim moves next_check_at, from the group's policy."""
+    """Seconds by which a claim postpones next_check_at, from the group's policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class DueHalf:
     group: str
     fence_id: UUID | None
     checks: int
-    """Which check this is, from 1: the claim has counted it."""
+    """Number of this check, from 1: the claim has counted it."""
     age_s: float
     """Seconds since it was stored, by the database's clock."""
     overdue_s: float
@@ -48,11 +48,11 @@ class DueHalf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one claim found."""
+    """The result of one claim."""
 
     halves: Sequence[DueHalf]
     through: datetime
-    """Where the window has got to, by the database's clock: if fewer than `limit` were found, the statement's now();
+    """End of the window, by the database's clock: if fewer than `limit` were found, the statement's now();
     else the latest next_check_at (as it was before the claim) among those found."""
 
 
@@ -79,7 +79,7 @@ class HalfStore(Protocol):
     async def park_abandoned(
         self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
     ) -> int:
-        """Parks (NO_CLIENT) at most `limit` halves with next_check_at < now() - overdue_s; how many they were.
+        """Parks (NO_CLIENT) at most `limit` halves with next_check_at < now() - overdue_s. Returns their number.
 
         A half is claimed by whichever broker has a client for it; so one that stays due has none anywhere.
         `groups` None means all groups but `except_groups`; otherwise only `groups`. FOR UPDATE SKIP LOCKED.
@@ -91,7 +91,7 @@ class CheckClients(Protocol):
     """The clients attached to this broker, as the check loop sees them."""
 
     def askable(self) -> Sequence[tuple[str, UUID | None]]:
-        """Producer group and fence id of everything that can be asked now. A fence id of None: has a listener."""
+        """Return producer group and fence id of all that can be asked now. A fence id of None: has a listener."""
         ...
 
     async def ask_client(self, half: DueHalf) -> TransactionState | None:
@@ -108,5 +108,5 @@ class Resolver(Protocol):
     async def end_transactions(
         self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
     ) -> None:
-        """Makes these outcomes final; returns when they are on disk. Raises what EndTransactions would answer."""
+        """Makes these outcomes final; returns when they are on disk. Raises the errors of EndTransactions."""
         ...

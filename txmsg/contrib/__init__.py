@@ -1,1 +1,1 @@
-"""What joins txmsg to frameworks that applications are written with. Each package needs its framework, and no other."""
+"""Integrations of txmsg with application frameworks. Each package needs its framework, and no other."""

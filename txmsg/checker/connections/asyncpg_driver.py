@@ -1,4 +1,4 @@
-"""What asyncpg does differently: as drivers_async.py, which cannot hold it, because it has no synchronous kind."""
+"""Transactions and statements of asyncpg, as in drivers_async.py, which cannot hold it: it has no synchronous kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AsyncpgDriver:
         return bool(connection.is_in_transaction())
 
     def transaction(self, connection: Any) -> Any:
-        """asyncpg's own, so that `connection.transaction()` inside it is a savepoint."""
+        """Return asyncpg's own transaction, so that `connection.transaction()` inside it is a savepoint."""
         return connection.transaction()
 
     async def execute(self, connection: Any, sql: str, *values: object) -> int:

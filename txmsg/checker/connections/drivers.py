@@ -1,8 +1,8 @@
 # Generated from drivers_async.py by `make generate`: change that one.
 
-"""What drivers do differently: where their transactions begin and end, and how a statement is sent.
+"""Differences between drivers: begin and end of transactions, and sending of statements.
 
-Statements are written with `%s`. Values are text and numbers, and `id_of` a UUID.
+Statements are written with `%s`. Values are text, numbers, and UUIDs converted by `id_of`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txmsg.errors import OutcomeUnknown
 _IDLE: Final = 0
 _UNKNOWN: Final = 4
 _IN_TRANSACTION: Final = 1
-"""Of what a MySQL server says with each reply."""
+"""The bit SERVER_STATUS_IN_TRANS of the status that a MySQL server sends with each reply."""
 
 
 class Psycopg:
@@ -25,24 +25,24 @@ class Psycopg:
     dialect: Final = "postgresql"
 
     def id_of(self, value: UUID) -> object:
-        """As `txmsg.checker.tables.ID` stores it."""
+        """Return the value as `txmsg.checker.tables.ID` stores it."""
         return value
 
     def is_in_transaction(self, connection: Any) -> bool:
-        """Whether one has begun on this connection, as the driver knows without asking the server."""
+        """Return True if a transaction has begun on this connection, as the driver knows without a round trip."""
         return int(connection.info.transaction_status) not in (_IDLE, _UNKNOWN)
 
     def transaction(self, connection: Any) -> PsycopgTransaction:
-        """One that commits at the end of its block, and rolls back what raises. Not begun yet."""
+        """Return a transaction that commits at the end of its block and rolls back on an exception. Not begun yet."""
         return PsycopgTransaction(connection)
 
     def execute(self, connection: Any, sql: str, *values: object) -> int:
-        """How many rows were written."""
+        """Execute the statement. Return the number of rows written."""
         return int((connection.execute(sql, values or None)).rowcount)
 
 
 class PsycopgTransaction:
-    """psycopg's own, in which `connection.commit()` is refused and `connection.transaction()` is a savepoint."""
+    """psycopg's own transaction: it refuses `connection.commit()`, and `connection.transaction()` is a savepoint."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -55,7 +55,7 @@ class PsycopgTransaction:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._own.__exit__(kind, value, trace)
-        # On a connection that broke psycopg sends nothing, and says nothing.
+        # On a broken connection psycopg sends no COMMIT and raises nothing, so its silence proves no commit.
         if kind is None and int(self._connection.info.transaction_status) != _IDLE:
             raise OutcomeUnknown(
                 "the connection broke before its COMMIT was answered: what was done may be committed or not, its "
@@ -83,7 +83,7 @@ class Sqlite:
 
 
 class SqliteTransaction:
-    """By SQL: what `commit()` does depends on how the connection was opened."""
+    """A transaction by SQL statements: the effect of `commit()` depends on how the connection was opened."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -127,7 +127,7 @@ class MySQL:
             return int(cursor.rowcount)
 
     def packet_bytes(self, connection: Any) -> int:
-        """The largest packet that the server takes."""
+        """Return the largest packet that the server accepts, in bytes."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet AS allowed")
             row = cursor.fetchone()
@@ -135,7 +135,9 @@ class MySQL:
 
 
 class MySQLTransaction:
-    """Never in autocommit: after a deadlock InnoDB has rolled back all, and later statements would be committed."""
+    """A transaction with autocommit off: after a deadlock InnoDB has rolled back everything, and in autocommit later
+    statements would be committed.
+    """
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

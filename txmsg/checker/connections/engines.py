@@ -1,7 +1,7 @@
-"""SQLAlchemy engines on connections that an application's function opens, for what txmsg does by itself.
+"""SQLAlchemy engines on connections that an application's function opens, for work that txmsg does by itself.
 
-So there is one implementation of checks, upkeep and tables. What runs in the application's own transactions does not
-come here.
+So there is one implementation of checks, upkeep and tables. The application's own transactions do not
+use this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txmsg.errors import MisuseError, shown
 
 
 class DriverConnection(Protocol):
-    """What drivers' connections have, and SQLAlchemy's sessions have not."""
+    """The methods by which a driver's connection is told from a session of SQLAlchemy."""
 
     def cursor(self) -> Any: ...
     def close(self) -> Any: ...
@@ -42,9 +42,9 @@ _URLS: Final = {
 
 
 class ConnectedBy:
-    """The engine of a function that opens connections.
+    """The engine on connections that an application's function opens.
 
-    Made at its first use: only a connection says which database it is of, and an application is imported also while
+    Created on first use: only a connection shows the kind of its database, and an application may be imported while
     its database is away. Each use opens a connection and closes it: checks are rare, and nothing is left to close.
     """
 
@@ -57,6 +57,8 @@ class ConnectedBy:
         if self._engine is None:
             self._first = first = self._open()
             first.close()
+            # Without a pool (decision 0085): nothing stays open between checks, and a forked child inherits no
+            # connection.
             self._engine = create_engine(_URLS[str(package_of(first))], creator=self._open, poolclass=NullPool)
         return self._engine
 
@@ -71,7 +73,7 @@ class ConnectedBy:
 
 
 class AsyncConnectedBy:
-    """The same of an `async def`."""
+    """The same for an `async def`."""
 
     def __init__(self, connect: AsyncConnect) -> None:
         self._connect = connect
@@ -97,13 +99,13 @@ class AsyncConnectedBy:
 
 
 def is_function(given: object) -> TypeGuard[Connect]:
-    """Whether it may open connections. A connection of sqlite3 can be called, too, and what makes sessions."""
+    """Return True for a function that may open connections; False for callable ones of sqlite3, and sessionmakers."""
     is_other = isinstance(given, sessionmaker | scoped_session | async_sessionmaker) or package_of(given) is not None
     return callable(given) and not is_other
 
 
 def connected_by(connect: Connect | AsyncConnect) -> ConnectedBy | AsyncConnectedBy:
-    """By what kind of function it is."""
+    """Return the lazy engine for this function: asynchronous for an `async def`."""
     function = connect
     while isinstance(function, functools.partial):
         function = function.func
@@ -129,7 +131,7 @@ def _refuse_same(connection: object, first: object) -> None:
 
 
 def _as_sqlalchemy_expects(connection: Any) -> Any:
-    """Rows as tuples, and transactions as the driver has them by default: the application may have chosen others."""
+    """Set rows to tuples, and transactions to the driver's default: the application may have chosen others."""
     match package_of(connection):
         case "psycopg":
             connection.row_factory = importlib.import_module("psycopg.rows").tuple_row

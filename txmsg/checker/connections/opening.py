@@ -1,4 +1,4 @@
-"""From what an application's function returns to an open connection and its driver. Knows no transactions."""
+"""Opens connections by an application's function and finds their driver. Knows no transactions."""
 
 from __future__ import annotations
 
@@ -26,29 +26,32 @@ _ASYNC_CLASSES: Final = {"asyncpg", "aiosqlite", "aiomysql", "AsyncConnection"}
 
 
 def package_of(connection: object) -> str | None:
-    """The driver's package, such as "psycopg"; None for what is not a connection of a driver that is known."""
+    """Return the driver's package, such as "psycopg"; None if the object is not a connection of a known driver."""
     return next((name for name, _ in _origins(connection) if name in _DRIVERS or name in _ASYNC_DRIVERS), None)
 
 
 def driver_of(connection: object) -> Driver | None:
-    """None for what is not a connection of a driver that is known."""
+    """Return the driver; None if the object is not a synchronous connection of a known driver."""
     package = package_of(connection)
     return None if package is None or is_for_asyncio(connection) else _DRIVERS[package]
 
 
 def driver_of_async(connection: object) -> AsyncDriver | None:
-    """The same of drivers for asyncio."""
+    """Return the driver; None if the object is not a connection for asyncio of a known driver."""
     package = package_of(connection)
     return None if package is None or not is_for_asyncio(connection) else _ASYNC_DRIVERS[package]
 
 
 def is_for_asyncio(connection: object) -> bool:
-    """Of a connection of a known driver."""
+    """Return True for a connection for asyncio. The driver must be a known one."""
     return any(not _ASYNC_CLASSES.isdisjoint(origin) for origin in _origins(connection))
 
 
 def _origins(connection: object) -> Iterator[tuple[str, str]]:
-    """Package and name of the connection's classes: applications have subclasses. None of a cursor or a pool."""
+    """Yield package and name of the connection's classes, base classes too: applications have subclasses.
+
+    Yields nothing for a cursor or a pool.
+    """
     for kind in type(connection).__mro__:
         if "Connection" in kind.__name__:
             yield kind.__module__.partition(".")[0], kind.__name__
@@ -56,7 +59,10 @@ def _origins(connection: object) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def opened(given: Any, owner: str) -> Iterator[tuple[Driver, Any]]:
-    """The connection that a function has returned, or the block of a pool that gives one; closed, or given back."""
+    """Yield driver and connection of a function's result: an open connection, closed at the end, or a pool's block.
+
+    Raises MisuseError for anything else.
+    """
     if driver_of(given) is not None:
         with closing(given):
             yield _known(driver_of(given), given, owner), given
@@ -69,7 +75,7 @@ def opened(given: Any, owner: str) -> Iterator[tuple[Driver, Any]]:
 
 @asynccontextmanager
 async def opened_async(given: Any, owner: str) -> AsyncIterator[tuple[AsyncDriver, Any]]:
-    """`opened` for asyncio. Also for what is to be awaited, as `asyncpg.connect()` is."""
+    """`opened` for asyncio. Also accepts an awaitable, such as `asyncpg.connect()`."""
     if hasattr(given, "__aenter__"):
         async with given as connection:
             yield _known(driver_of_async(connection), connection, owner), connection

@@ -18,9 +18,9 @@ from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 
 RowOptions: TypeAlias = Mapping[str, Any]
-"""Of `row_options`."""
+"""The execution options that `row_options` returns."""
 
-# Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
+# Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and continue. By the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
 _INSERT_COMMIT: Final = OwnStatement(
     insert(fence_table).from_select(
@@ -33,7 +33,10 @@ _INSERT_COMMIT: Final = OwnStatement(
 
 
 def fence_id(session: Session, options: RowOptions) -> UUID | None:
-    """The id of the fence in the session's database, where it has been made."""
+    """Return the id of the fence in the session's database; None if the row is not yet inserted.
+
+    Raises StorageError if the table is absent.
+    """
     connection = _own_connection(session)
     try:
         found: UUID | None = connection.execute(SELECT_IDENTITY, execution_options=options).scalar_one_or_none()
@@ -69,7 +72,7 @@ _SELECT_COMMIT = select(fence_table.c.outcome).where(
 
 
 def is_written(connection: Connection, transaction_id: TransactionId, options: RowOptions) -> bool:
-    """Whether the row is there, as the transaction of this connection sees it."""
+    """Return True if the row exists, as the transaction of this connection sees it."""
     return connection.execute(_SELECT_COMMIT, {"id": transaction_id}, execution_options=options).first() is not None
 
 
@@ -84,7 +87,9 @@ def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) 
 
 
 def _own_connection(session: Session) -> Connection:
-    """The session's connection, in a transaction that the session ends. Raises MisuseError for any other."""
+    """Return the session's connection, in a transaction that the session ends. Raises MisuseError for any other."""
+    # Read before own_connection, which begins a transaction: afterwards the session is in one in any case, and a
+    # transaction that was begun outside could no longer be told from the session's own.
     owned = session.in_transaction() or not _is_begun(own_bind(session, fence_table))
     connection = own_connection(session, fence_table)
     if session.in_nested_transaction() or connection.in_nested_transaction():

@@ -36,7 +36,7 @@ _INSERT_ROLLBACK: Final[dict[str, Insert]] = {
 
 
 def check(connection: Connection, transaction_id: TransactionId, known_id: UUID | None) -> TransactionState:
-    """See `Fence.check`. known_id: the fence id, where it has been read before."""
+    """Return the outcome, as `Fence.check` does. known_id: the fence id, if it has been read before."""
     # Three transactions, not one statement: a combined CTE returns no row when the other side commits during the wait.
     with _bounded_lock_wait(connection):
         try:
@@ -45,6 +45,9 @@ def check(connection: Connection, transaction_id: TransactionId, known_id: UUID 
             if state is TransactionState.UNKNOWN:
                 if _insert_rollback(connection, transaction_id, fence_id):
                     return TransactionState.ROLLBACK
+                # The insert met a row, which may be the business transaction's: it committed during the wait, so
+                # COMMIT is read now. An unchanged UNKNOWN here means that the fence has another id: nothing follows
+                # from an absent row.
                 state = _recorded(connection, transaction_id)
             return state
         except exc.DBAPIError as error:
@@ -60,7 +63,7 @@ def _recorded(connection: Connection, transaction_id: TransactionId) -> Transact
 
 
 def _insert_rollback(connection: Connection, transaction_id: TransactionId, fence_id: UUID) -> bool:
-    """Whether the row is in, and committed. False: there is a row already, or the fence is another one now."""
+    """Insert the row 'rollback' and commit it. Return False if a row exists already, or the fence id has changed."""
     statement = _INSERT_ROLLBACK[connection.dialect.name].execution_options(preserve_rowcount=True)
     try:
         with transaction(connection):
@@ -74,7 +77,7 @@ def _insert_rollback(connection: Connection, transaction_id: TransactionId, fenc
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[None]:
-    """One that waits for locks only briefly, and is on disk when it has committed."""
+    """A transaction that waits for locks only briefly, and is on disk once it has committed."""
     with connection.begin():
         if connection.dialect.name == "postgresql":
             # LOCAL: a plain SET leaks into the pool. The rollback row must be on disk before it is told, even where the
@@ -134,7 +137,7 @@ def _innodb_lock_wait(connection: Connection) -> Iterator[None]:
 
 
 def _is_in_flight(dialect_name: str, error: exc.DBAPIError) -> bool:
-    """Whether the wait for another transaction ran out, or was ended as a deadlock: both say that it is running."""
+    """Return True if the wait for another transaction timed out or ended as a deadlock: either means it is running."""
     codes = codes_of(error)
     match dialect_name:
         case "postgresql":

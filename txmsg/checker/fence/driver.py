@@ -1,4 +1,4 @@
-"""What drivers say of errors and of the transaction that a connection is in, past SQLAlchemy. Sends nothing."""
+"""Reads errors and the state of a transaction from the driver, past SQLAlchemy. Sends nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ABSENT_TABLE: Final = frozenset({"42P01", 1146})
 
 
 class DriverState(Enum):
-    """Where a driver's connection is."""
+    """The state of the transaction on a driver's connection."""
 
     OPEN = "open"
     ABORTED = "aborted"
@@ -30,7 +30,7 @@ class DriverState(Enum):
 
 
 def driver_state(connection: Connection) -> DriverState:
-    """What the driver knows of the transaction by itself, without asking the server."""
+    """Return the transaction's state as the driver knows it, without a round trip."""
     driver: Any = connection.connection.driver_connection
     status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg and psycopg2
     if status is not None:
@@ -44,7 +44,7 @@ def driver_state(connection: Connection) -> DriverState:
 
 
 def in_autocommit(connection: Connection) -> bool:
-    """Whether each statement commits by itself."""
+    """Return True if each statement commits by itself."""
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     pooled = connection.connection
@@ -55,7 +55,7 @@ def in_autocommit(connection: Connection) -> bool:
 
 
 def codes_of(error: BaseException | None) -> set[int | str]:
-    """How the database names an error of a driver: SQLSTATE on PostgreSQL, else numbers."""
+    """Return the database's codes for an error of a driver: SQLSTATE on PostgreSQL, numbers on the others."""
     original = getattr(error, "orig", None) or error
     names = ("sqlstate", "pgcode", "errno", "sqlite_errorcode")  # psycopg and asyncpg, psycopg2, MySQL's, sqlite3
     codes = *(getattr(original, name, None) for name in names), *getattr(original, "args", ())[:1]
@@ -63,7 +63,7 @@ def codes_of(error: BaseException | None) -> set[int | str]:
 
 
 def is_absent_table(error: BaseException, name: str = "") -> bool:
-    """Whether a statement failed because a table, or the one with this name, is not there.
+    """Return True if a statement failed because a table, or the one with this name, is absent.
 
     Asks no database: the connection may be the only one of its pool, and may refuse statements after the error.
     """
@@ -72,19 +72,22 @@ def is_absent_table(error: BaseException, name: str = "") -> bool:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Whether a row was not inserted because there is one of its key: rows of ours can break no other constraint."""
+    """Return True if a row was not inserted because its key exists: rows of ours can break no other constraint."""
     return isinstance(error, IntegrityError) or not _DUPLICATE.isdisjoint(codes_of(error))
 
 
 def has_met_another(error: BaseException) -> bool:
-    """Whether a row was not inserted because another transaction has committed one of the same key.
+    """Return True if a row was not inserted because another transaction has committed one of the same key.
 
-    That MariaDB says otherwise where the transaction has a snapshot from before, as INSERT ... SELECT makes one, and
+    MariaDB reports this as 1020 where the transaction has an older snapshot, as INSERT ... SELECT takes one, and
     rolls the whole transaction back: innodb_snapshot_isolation, on by default from 11.6.
     """
     return is_duplicate(error) or _OVERTAKEN in codes_of(error)
 
 
 def rolls_back_all(dialect_name: str, error: BaseException) -> bool:
-    """Whether the database has certainly rolled back the whole transaction because of `error`, and goes on without."""
+    """Return True if the database has certainly rolled back the whole transaction because of `error`.
+
+    Later statements then begin another one.
+    """
     return dialect_name in ("mysql", "mariadb") and not _ROLLS_BACK_ALL.isdisjoint(codes_of(error))

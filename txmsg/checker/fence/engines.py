@@ -1,7 +1,7 @@
-"""Where SQLAlchemy's two faces differ in more than words: how a step is run on an engine, and in a session.
+"""Runs a step on an engine and in a session, for SQLAlchemy's synchronous and asynchronous kinds.
 
-A step is a plain function that sends statements. What is here in both kinds, the asynchronous one under a name that
-ends in `_async`, is what `fence_async.py` is written with, and `fence.py`, which is generated from it.
+A step is a plain function that sends statements. `fence_async.py` uses the functions whose names end in `_async`;
+`fence.py`, which is generated from it, uses the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def on_engine(engine: FenceEngine, step: Callable[..., T], *args: Any) -> T:
-    """`step(connection, *args)` on a connection of its own, in READ COMMITTED."""
+    """Run `step(connection, *args)` on a connection of its own, in READ COMMITTED."""
     if isinstance(engine, ConnectedBy):
         engine = engine.engine()
     with engine.connect() as connection:
@@ -48,7 +48,7 @@ async def on_engine_async(engine: AsyncFenceEngine, step: Callable[..., T], *arg
 
 
 def in_session(session: Session, step: Callable[..., T], *args: Any) -> T:
-    """`step(session, *args)`, which sends statements of the session."""
+    """Run `step(session, *args)`, which sends statements of the session."""
     return step(session, *args)
 
 
@@ -58,7 +58,7 @@ async def in_session_async(session: AsyncSession, step: Callable[..., T], *args:
 
 
 def commit_after(session: Session, step: Callable[[], None]) -> None:
-    """Commits. `step` runs within it, when no other listener to `before_commit` is left to run."""
+    """Commits. `step` runs during the commit, after all other listeners to `before_commit`."""
     with _last_before_commit(session, step):
         session.commit()
 
@@ -70,12 +70,12 @@ async def commit_after_async(session: AsyncSession, step: Callable[[], Awaitable
 
 
 def in_event(step: Callable[[], None]) -> None:
-    """`step()`, in an event of a session."""
+    """Run `step()` in an event of a session."""
     step()
 
 
 def in_event_async(step: Callable[[], Awaitable[None]]) -> None:
-    """`in_event` for asyncio: events are called by a session that waits for no coroutine."""
+    """`in_event` for asyncio: a session calls events synchronously, so `await_only` waits for the coroutine."""
     await_only(step())
 
 
@@ -85,7 +85,7 @@ def _last_before_commit(session: Session, step: Callable[[], None]) -> Iterator[
         if not session.in_nested_transaction():  # SQLAlchemy calls this for savepoints, too
             step()
 
-    # Of this session: listeners of its class run before, also those that are added later.
+    # Added to this session, not to its class: listeners of the class run before, also those that are added later.
     event.listen(session, "before_commit", last)
     try:
         yield
@@ -94,18 +94,18 @@ def _last_before_commit(session: Session, step: Callable[[], None]) -> Iterator[
 
 
 def sync_session_of(session: Session | AsyncSession) -> Session:
-    """The session itself, or the one that an AsyncSession works with."""
+    """Return the session itself, or the one inside an AsyncSession."""
     return session.sync_session if isinstance(session, AsyncSession) else session
 
 
 def is_of_pool(session: Session, engine: AsyncFenceEngine) -> bool:
-    """Whether the session takes the connection for txmsg's tables from the pool of this engine."""
+    """Return True if the session takes the connection for txmsg's tables from the pool of this engine."""
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     return isinstance(sync_engine, Engine) and own_bind(session, fence_table).engine.pool is sync_engine.pool
 
 
 def row_options(engine: AsyncFenceEngine) -> dict[str, Any]:
-    """Execution options by which a session writes its rows into the schema that this engine looks for them in.
+    """Return execution options by which a session writes its rows into the schema in which this engine reads them.
 
     The session may have a schema for each tenant, and another one in the next transaction.
     """
@@ -119,12 +119,14 @@ def forget_connections(engine: AsyncFenceEngine) -> None:
     if isinstance(engine, ConnectedBy | AsyncConnectedBy):
         return  # without a pool
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    # The parent's pool stays referenced: collected here, it would close sockets that the parent still uses.
+    # close=False for the same reason.
     keep(sync_engine.pool)
     sync_engine.dispose(close=False)
 
 
 def checked_engine(engine: object) -> FenceEngine:
-    """What a Fence runs its checks on, made of what it is given. Raises MisuseError where it cannot."""
+    """Return the engine on which a Fence runs its checks, made of its argument. Raises MisuseError for other types."""
     checked = checked_engine_async(engine)
     if isinstance(checked, AsyncEngine | AsyncConnectedBy):
         raise MisuseError(f"a Fence was given {shown(engine)}, which is for asyncio: make an AsyncFence of it")
@@ -132,7 +134,9 @@ def checked_engine(engine: object) -> FenceEngine:
 
 
 def checked_engine_async(engine: object) -> AsyncFenceEngine:
-    """The same of an AsyncFence."""
+    """Return the same for an AsyncFence. Raises MisuseError also for databases without a fence, and for pools of one
+    connection.
+    """
     if isinstance(engine, ConnectedBy | AsyncConnectedBy):
         return engine
     if not isinstance(engine, Engine | AsyncEngine):
@@ -158,7 +162,7 @@ def checked_engine_async(engine: object) -> AsyncFenceEngine:
 
 
 def read_committed(connection: Connection) -> Connection:
-    """The connection, whose next transaction is in READ COMMITTED."""
+    """Return the connection, set to READ COMMITTED for its next transaction."""
     # Explicitly: under a stricter default of the engine or the server, INSERT ... DO NOTHING fails with 40001.
     if connection.dialect.name == "sqlite":
         return connection  # has no such level; its writers exclude each other

@@ -1,6 +1,6 @@
 # Generated from fence_async.py by `make generate`: change that one.
 
-"""The fence as an application holds it. Its steps are in the modules beside this one."""
+"""The fence of an application. Its steps are in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Fence:
 
     def __init__(self, engine: FenceEngine | Connect) -> None:
         self.engine = checked_engine(engine)
-        """What it runs its checks on."""
+        """The engine on which checks run."""
         self._row_options = row_options(self.engine)
         self.identity = identity.FenceIdentity()
-        """What is known of its id; shared with another object for the same database by assigning that one's."""
+        """The cached id; objects for the same database may share it by assignment."""
         renew_in_children(self)
 
     def _renew(self) -> None:
@@ -52,7 +52,7 @@ class Fence:
     # ---- identity
 
     def fence_id(self) -> UUID:
-        """The id of this fence: random, created on first use, then kept in the database.
+        """Return the id of this fence: random, created on first use, then kept in the database.
 
         Raises StorageError when the tables are absent.
         """
@@ -75,7 +75,7 @@ class Fence:
         in_session(session, business_row.write, transaction_id, self.fence_id(), self._row_options)
 
     def _identify(self, session: Session) -> None:
-        """Reads the id in the session, where it is not known: its pool may have no other connection than this one."""
+        """Reads the id in the session if it is not known: a pool of one has no other connection than the session's."""
         if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
             self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
 
@@ -86,7 +86,7 @@ class Fence:
     # ---- the check
 
     def check(self, transaction_id: TransactionId) -> TransactionState:
-        """The outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
+        """Return the outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
 
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises the driver's error if the database
         is unavailable or read-only; the caller counts that as UNKNOWN.
@@ -118,5 +118,5 @@ class Fence:
         except exc.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        # It broke while it lay in the pool, which SQLAlchemy has emptied now.
+        # The connection broke while it was idle in the pool, which SQLAlchemy has emptied now.
         return on_engine(self.engine, step, *args)

@@ -1,4 +1,4 @@
-"""The fence as an application holds it. Its steps are in the modules beside this one."""
+"""The fence of an application. Its steps are in the modules beside this one."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class AsyncFence:
 
     def __init__(self, engine: AsyncFenceEngine | AsyncConnect) -> None:
         self.engine = checked_engine_async(engine)
-        """What it runs its checks on."""
+        """The engine on which checks run."""
         self._row_options = row_options(self.engine)
         self.identity = identity.FenceIdentity()
-        """What is known of its id; shared with another object for the same database by assigning that one's."""
+        """The cached id; objects for the same database may share it by assignment."""
         renew_in_children(self)
 
     def _renew(self) -> None:
@@ -50,7 +50,7 @@ class AsyncFence:
     # ---- identity
 
     async def fence_id(self) -> UUID:
-        """The id of this fence: random, created on first use, then kept in the database.
+        """Return the id of this fence: random, created on first use, then kept in the database.
 
         Raises StorageError when the tables are absent.
         """
@@ -73,7 +73,7 @@ class AsyncFence:
         await in_session_async(session, business_row.write, transaction_id, await self.fence_id(), self._row_options)
 
     async def _identify(self, session: AsyncSession) -> None:
-        """Reads the id in the session, where it is not known: its pool may have no other connection than this one."""
+        """Reads the id in the session if it is not known: a pool of one has no other connection than the session's."""
         if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
             self.identity.fence_id = await in_session_async(session, business_row.fence_id, self._row_options)
 
@@ -84,7 +84,7 @@ class AsyncFence:
     # ---- the check
 
     async def check(self, transaction_id: TransactionId) -> TransactionState:
-        """The outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
+        """Return the outcome of the transaction; ROLLBACK also ensures that it can never commit. Idempotent.
 
         UNKNOWN while it is running: a check waits about LOCK_WAIT_S for it. Raises the driver's error if the database
         is unavailable or read-only; the caller counts that as UNKNOWN.
@@ -118,5 +118,5 @@ class AsyncFence:
         except exc.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        # It broke while it lay in the pool, which SQLAlchemy has emptied now.
+        # The connection broke while it was idle in the pool, which SQLAlchemy has emptied now.
         return await on_engine_async(self.engine, step, *args)

@@ -1,4 +1,4 @@
-"""Which fence this is: the id that a table keeps. Each step owns its transactions."""
+"""The fence's id, kept in a table. Each step owns its transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RENEW: Final = update(fence_identity_table).values(fence_id=bindparam("fence", 
 
 
 class FenceIdentity:
-    """What a process knows of the id of one database. Objects for the same database may share it."""
+    """A process's cached fence id of one database. Objects for the same database may share it."""
 
     __slots__ = ("fence_id",)
 
@@ -28,7 +28,7 @@ class FenceIdentity:
 
 
 def fence_id(connection: Connection) -> UUID:
-    """The id; made now where there is none yet."""
+    """Return the id; create it if there is none yet. Raises StorageError if the table is absent."""
     found = _found(connection)
     if found is not None:
         return found
@@ -36,7 +36,7 @@ def fence_id(connection: Connection) -> UUID:
         with connection.begin():
             connection.execute(_INSERT_IDENTITY, {"fence": uuid4()})
     except exc.IntegrityError:
-        pass  # another process was first
+        pass  # Another process was first: its id is read below.
     made = _found(connection)
     assert made is not None, "the row of the identity is there once an INSERT has succeeded or met it"
     return made

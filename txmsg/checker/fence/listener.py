@@ -1,4 +1,4 @@
-"""The check listener made of a fence."""
+"""The check listener that answers from a fence."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class FenceCheckListener:
     """
 
     reads_bodies: Final = False
-    """So they are not decrypted for it. A subclass that reads them sets True."""
+    """False: bodies are not decrypted for a check. A subclass that reads them sets True."""
 
     def __init__(self, engine: Engine | AsyncEngine | Connect | AsyncConnect) -> None:
         checked = checked_engine_async(engine)
         self.fence: Fence | AsyncFence = Fence(checked) if isinstance(checked, FenceEngine) else AsyncFence(checked)
 
     def check(self, message: ReceivedMessage) -> TransactionState | Awaitable[TransactionState]:
-        """The outcome of the transaction of `message`, by its fence row."""
+        """Return the outcome of the transaction of `message`, by its fence row."""
         return self.fence.check(message.transaction_id)

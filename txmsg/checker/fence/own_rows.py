@@ -1,4 +1,4 @@
-"""Where a session writes txmsg's own rows: on which of its connections."""
+"""Finds the connection on which a session writes txmsg's own rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.errors import MisuseError
 
 
 def own_connection(session: Session, table: Table) -> Connection:
-    """The session's connection for this table of txmsg. Raises MisuseError for a session that has none."""
+    """Return the session's connection for this table of txmsg. Raises MisuseError for a session that has none."""
     try:
         return session.connection(bind_arguments={"clause": _write_to(table)})
     except UnboundExecutionError as error:
@@ -20,7 +20,7 @@ def own_connection(session: Session, table: Table) -> Connection:
 
 
 def own_bind(session: Session, table: Table) -> Engine | Connection:
-    """What the session takes that connection from."""
+    """Return the engine or connection from which the session takes that connection. Raises MisuseError."""
     try:
         return session.get_bind(clause=_write_to(table))
     except UnboundExecutionError as error:
@@ -36,5 +36,5 @@ def _unbound(table: Table) -> MisuseError:
 
 @cache
 def _write_to(table: Table) -> Update:
-    """A session that routes by statements sends those that it knows to write to the primary, others to a replica."""
+    """Return a write: a session that routes by statement sends known writes to the primary, others to a replica."""
     return update(table)

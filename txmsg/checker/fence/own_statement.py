@@ -15,21 +15,21 @@ from sqlalchemy import Connection, Dialect, Insert
 from txmsg.checker.fence.with_begin import begin_with, not_begun
 
 unheard: Final[set[Callable[..., Any]]] = set()
-"""Listeners to `before_cursor_execute` that need not hear of these statements: txmsg's own."""
+"""txmsg's own listeners to `before_cursor_execute`, which need not see these statements."""
 
 _COUNTED: Final = {"preserve_rowcount": True}
 
 
 class _Text(NamedTuple):
-    """What a statement compiles to. order: of its parameters; None where they go by name."""
+    """A compiled statement. order: of its parameters; None if they are passed by name."""
 
     sql: str
     processors: Mapping[str, Callable[[Any], object]]
-    """What makes of a value what the driver takes."""
+    """By parameter: converts a value for the driver."""
     order: tuple[str, ...] | None
 
     def parameters(self, values: Mapping[str, object]) -> tuple[object, ...] | Mapping[str, object]:
-        """Those of one execution."""
+        """Return the parameters of one execution, as the driver takes them."""
         if self.processors:
             values = {name: self._processed(name, value) for name, value in values.items()}
         return values if self.order is None else tuple([values[name] for name in self.order])
@@ -72,7 +72,7 @@ class OwnStatement:
 
 
 def _is_heard(connection: Connection) -> bool:
-    """Whether the application listens to the statements of this connection."""
+    """Return True if the application listens to the statements of this connection."""
     listeners = connection.dispatch
     if listeners.before_execute:
         return True

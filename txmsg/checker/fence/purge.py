@@ -1,4 +1,4 @@
-"""Which rows of the fence are no longer needed. Each step owns its transactions."""
+"""Deletes rows of the fence that are no longer needed. Each step owns its transactions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SELECT_OLD = (
 
 
 def check_age(older_than_s: Seconds) -> float:
-    """The age in seconds. Raises MisuseError below PURGE_AGE_S_MIN."""
+    """Return the age in seconds. Raises MisuseError below PURGE_AGE_S_MIN."""
     age_s = in_seconds(older_than_s)
     if not age_s >= PURGE_AGE_S_MIN:  # so that nan is refused, too
         raise MisuseError(

@@ -18,14 +18,14 @@ from sqlalchemy import Connection
 from sqlalchemy.util import await_only
 
 _PLAIN: Final = frozenset(string.ascii_letters + string.digits + ".%_-")
-"""What ids and checked names consist of."""
+"""The characters of ids and checked names. None needs quoting in SQL."""
 _IDLE: Final = 0
 _COMMAND_OK: Final = 1
 _PIPELINE_OFF: Final = 0
 
 
 def not_begun(connection: Connection) -> Any:
-    """psycopg's connection, if it has yet to send BEGIN; else None, also for other drivers."""
+    """Return psycopg's connection if it has yet to send BEGIN; else None, also for other drivers."""
     if connection.dialect.driver != "psycopg":
         return None
     driver: Any = connection.connection.driver_connection
@@ -51,7 +51,8 @@ def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[st
             if result.status != _COMMAND_OK:
                 raise _psycopg("errors").error_from_result(result, encoding=driver.info.encoding)
     except BaseException as exc:  # noqa: BLE001 - it raises
-        # Its own way, as nothing else tells listeners to errors, wraps what is raised, and empties a pool that broke.
+        # A private method: SQLAlchemy has no public way that notifies listeners to errors, wraps the exception and
+        # empties a pool whose server has gone.
         connection._handle_dbapi_exception(exc, begin_and_sql, None, None, None)
     return int(results[-1].command_tuples or 0)
 
@@ -69,7 +70,7 @@ async def _send_sql_async(driver: Any, sql: bytes) -> Any:
 
 
 def _begin_sql(driver: Any) -> str:
-    """As the driver would send it."""
+    """Return BEGIN with the options that the driver would send: isolation level, access mode, deferrable."""
     sql = "BEGIN"
     if driver.isolation_level is not None:
         level = importlib.import_module("psycopg").IsolationLevel(driver.isolation_level)
@@ -82,7 +83,7 @@ def _begin_sql(driver: Any) -> str:
 
 
 def _literal(value: object) -> str:
-    """Of what txmsg's own rows have: ids, names and numbers."""
+    """Return a literal for a value of txmsg's own rows: an id, a name or a number."""
     if isinstance(value, int):
         return str(value)
     assert isinstance(value, UUID | str), f"{value!r} is of type {type(value).__name__}"
@@ -93,5 +94,5 @@ def _literal(value: object) -> str:
 
 @cache
 def _psycopg(module: str) -> Any:
-    """Imported by name: applications that have another driver have no psycopg."""
+    """Import by name: applications with another driver have no psycopg."""
     return importlib.import_module(f"psycopg.{module}")

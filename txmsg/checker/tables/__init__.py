@@ -1,7 +1,7 @@
 """The tables of txmsg in a business database: fence, outbox and inbox. Knows no statement on their rows.
 
-They are made by `create_tables`, or by the application's own migrations: `metadata` has them all, and `changes_sql`
-what brings them from one revision to the next.
+They are created by `create_tables`, or by the application's own migrations: `metadata` lists them, and `changes_sql`
+returns the statements from one revision to the next.
 
 changes    the revisions, as SQL
 """
@@ -65,7 +65,7 @@ its values would not fit the column that was made before."""
 
 
 class Ago(FunctionElement[Any]):
-    """The database's clock, in UTC, some seconds ago. Never a client's clock: those disagree."""
+    """The database's clock, in UTC, minus some seconds. Never a client's clock: those disagree."""
 
     inherit_cache = True
     type = DateTime(timezone=True)
@@ -88,14 +88,14 @@ def _ago_sqlite(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def _exact(size: int) -> String:
-    """Text of ASCII that is compared by its bytes: MySQL would take `mailer` and `Mailer` for one."""
+    """Return a type of ASCII text that is compared by bytes: by default MySQL treats `mailer` and `Mailer` as equal."""
     return String(size).with_variant(mysql.VARCHAR(size, charset="ascii", collation="ascii_bin"), *_MYSQL)
 
 
 _UTC = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
 REVISION: Final = "0001"
-"""Of these tables: the last one of `changes`."""
+"""The revision of these tables: the last one in `changes`."""
 
 metadata = MetaData()
 """All tables of txmsg in a business database, for Alembic's `target_metadata`."""
@@ -123,9 +123,9 @@ fence_identity_table = Table(
 )
 
 _SEQ: Final = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite counts only what is an INTEGER."""
+"""SQLite numbers rows automatically only if the key's type is INTEGER."""
 _ASCII: Final = Text().with_variant(mysql.LONGTEXT(charset="ascii", collation="ascii_bin"), *_MYSQL)
-"""Not bytes: aiomysql fails at each value of bytes."""
+"""Base64 text rather than bytes: aiomysql fails on values of type bytes."""
 
 outbox_table = Table(
     "txmsg_outbox",
@@ -237,7 +237,8 @@ async def _create_async(bind: AsyncEngine | AsyncConnection) -> None:
 
 def _create_and_commit(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
-        # Else a process that waits for another one fails with 40001; in autocommit it would not wait at all.
+        # At a stricter level a process that waited for another one here fails with 40001; in autocommit the advisory
+        # lock, which is the transaction's, would be released at once.
         connection.execution_options(isolation_level="READ COMMITTED")
     with connection.begin():
         _create(connection)
@@ -266,7 +267,7 @@ def _create(connection: Connection) -> None:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of the tables in a business database; None if that is not yet written."""
+    """Return the revision of the tables in a business database; None if it is not yet written."""
     found: str | None = connection.scalar(select(fence_identity_table.c.revision))
     return found
 
@@ -284,20 +285,20 @@ def refuse_old_tables(connection: Connection) -> None:
 
 
 def schema_of(connection: Connection) -> str | None:
-    """Where the connection has txmsg's tables, if its engine has a `schema_translate_map`; None: by default."""
+    """Return the schema of txmsg's tables by the engine's `schema_translate_map`; None: the default schema."""
     schema: str | None = (connection.get_execution_options().get("schema_translate_map") or {}).get(None)
     return schema
 
 
 def comments_of(table: Table, dialect: Dialect) -> list[SetTableComment | SetColumnComment]:
-    """What CREATE TABLE does not say of a table in this database. Without it, Alembic would never find them equal."""
+    """Return the comments that CREATE TABLE omits in this database. Without them, Alembic always finds a difference."""
     if not dialect.supports_comments or dialect.inline_comments:
         return []
     return [SetTableComment(table), *(SetColumnComment(column) for column in table.columns if column.comment)]
 
 
 def indexes_of(table: Table) -> list[Index]:
-    """Its indexes, always in the same order: SQLAlchemy has them in a set."""
+    """Return the table's indexes in a fixed order: SQLAlchemy keeps them in a set."""
     return sorted(table.indexes, key=lambda index: str(index.name))
 
 
@@ -308,7 +309,7 @@ _LOCK_WAIT_S: Final = 60
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Keeps other processes from creating at once: on PostgreSQL two CREATE TABLE IF NOT EXISTS can fail then."""
+    """Excludes other processes that create tables: on PostgreSQL two concurrent CREATE TABLE IF NOT EXISTS can fail."""
     match connection.dialect.name:
         case "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))

@@ -10,18 +10,18 @@ send                    sends with the block of `atomic` around the call
 subscribe, idempotent   decorate handlers, in the module `handlers` of each app; `manage.py txmsg_worker` runs them
 producer                for plain messages, which no transaction decides
 
-configuration   the setting TXMSG: what it takes, and what it means
-checks          what `manage.py check` finds
+configuration   the setting TXMSG: its names, values and meanings
+checks          the findings of `manage.py check`
 databases       the fence and connections of its own for a database of Django
 producers       one producer per database
 sending         `transactional_message`
 joining         `send`
-commits         the row that proves a commit, and what the broker is told
+commits         the row that proves a commit, and the report to the broker
 rows            the statements, by Django's own connection
 handling        `idempotent`
-subscriptions   `subscribe`, and what a worker runs
+subscriptions   `subscribe`, and the application that a worker runs
 worker          the same by a name, for supervised processes
-models          the tables, to be looked at
+models          the tables as read-only models
 tables          the operation of migrations that makes them
 migrations      creates the tables
 management      the commands of manage.py

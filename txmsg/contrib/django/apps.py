@@ -7,7 +7,7 @@ from django.core import checks
 
 
 class TxmsgConfig(AppConfig):
-    """Its tables are of the label `txmsg`."""
+    """The application; its tables have the label `txmsg`."""
 
     name = "txmsg.contrib.django"
     label = "txmsg"

@@ -1,4 +1,4 @@
-"""What `manage.py check` finds: faults of TXMSG, and of TXMSG beside other settings. Connects to nothing."""
+"""The findings of `manage.py check`: faults of TXMSG, and of TXMSG with other settings. Connects to nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FINDINGS: Final[Mapping[str, str]] = {
     "txmsg.W002": "As E008, where the variable `TXMSG_TLS_CA` decides about TLS and is not set here.",
     "txmsg.W003": "`BROKERS` is `memory:`, so nothing leaves the process. Found by `manage.py check --deploy`.",
 }
-"""What each of them means, by id."""
+"""The meaning of each finding, by id."""
 
 _POOL_SIZE: Final = 4
-"""Of psycopg_pool where it is not told."""
+"""The default size of a pool of psycopg_pool."""
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """All but those of a deployment. What depends on several settings is looked at if each by itself is right."""
+    """Return all findings but those of a deployment. Settings are compared only if each by itself is valid."""
     found = [checks.Error(fault.text, hint=fault.hint, id=fault.id) for fault in faults()]
     if found:
         return found
@@ -46,7 +46,7 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_deployment(**_: Any) -> list[checks.CheckMessage]:
-    """What is right for tests only."""
+    """Return the findings of a deployment: settings that are valid for tests only."""
     if any(faults()) or shards_of(configuration().BROKERS, takes_memory=True) != [[MEMORY]]:
         return []
     return [
@@ -97,7 +97,7 @@ def _of_databases(chosen: Configuration) -> Iterator[checks.CheckMessage]:
 
 
 def _pool_size(pool: object) -> int | None:
-    """How many connections it has at most; None: there is no pool."""
+    """Return the largest number of its connections; None without a pool."""
     if not pool:
         return None
     told = pool if isinstance(pool, Mapping) else {}

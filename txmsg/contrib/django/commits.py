@@ -1,4 +1,4 @@
-"""The end of half messages in a transaction of Django: the row that proves its commit, and what the broker is told."""
+"""The end of half messages in a transaction of Django: the row that proves its commit, and the report to brokers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _log = EventLog(__name__)
 
 
 def end_with_commit(producer: Producer, half: Half, using: str, *, wait: bool = False) -> None:
-    """Writes the fence row, and has COMMIT told when the outermost block of `atomic` commits.
+    """Write the fence row, and report COMMIT to the broker when the outermost block of `atomic` commits.
 
-    Both belong to the innermost savepoint: if that is rolled back, there is no row, and nothing is told. wait: for the
+    Both belong to the innermost savepoint: if it is rolled back, the row is gone and nothing is reported. wait: for the
     broker's reply. Raises TransactionRefused, StorageError.
     """
+    # The row first (decision 0074): if it cannot be written, no function is registered that would report a commit.
     rows.write_fence(using, half.transaction_id, fence_of(producer).fence_id())
     transaction.on_commit(functools.partial(_tell_committed, producer, half, using, wait), using=using)
 
 
 def fence_of(producer: Producer) -> Fence:
-    """What proves its commits. Raises MisuseError for a producer without one."""
+    """Return the fence that proves the producer's commits. Raises MisuseError for a producer without one."""
     if producer.fence is None:
         raise MisuseError(
             f"the producer of group {producer.group} has no fence, which proves what committed: give "
@@ -39,7 +40,10 @@ def fence_of(producer: Producer) -> Fence:
 
 
 def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> None:
-    """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
+    """Report COMMIT if the row is there after the commit, else UNKNOWN.
+
+    PostgreSQL answers COMMIT of a failed transaction with a silent ROLLBACK, and Django calls on_commit all the same.
+    """
     try:
         is_there = rows.is_fence_written(using, half.transaction_id)
     except Error as exc:
@@ -53,4 +57,5 @@ def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> N
     if is_there:
         report_commit(producer, half, wait=wait)
     else:
+        # Not ROLLBACK: an absent row may also be one that could not be read. The check decides it by the fence.
         report_outcome(producer, half, TransactionState.UNKNOWN, wait=True)

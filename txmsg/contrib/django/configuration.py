@@ -1,4 +1,4 @@
-"""The setting TXMSG: each of its names declared once, with what it takes and what it means. The docs' table is this."""
+"""The setting TXMSG: each name declared once, with its values and its meaning. The docs' table is made from this."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXAMPLE: Final = 'TXMSG = {"BROKERS": "localhost:7700", "GROUP": "shop"}'
 
 
 class Option(NamedTuple):
-    """What is declared of a name in TXMSG."""
+    """The declaration of a name in TXMSG."""
 
     name: str
     takes: str
@@ -49,7 +49,7 @@ def _seconds(name: str, least_s: float, most_s: float) -> Callable[[Any], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """TXMSG by name; each is the parameter of Producer and Txmsg that is called so in small letters."""
+    """The values of TXMSG; each is the parameter of Producer or Txmsg of the same name in lower case."""
 
     GROUP: str = option(
         None,
@@ -106,16 +106,16 @@ class Configuration:
     )
 
     def group_of(self, using: str) -> str:
-        """The producer group of transactions of this database."""
+        """Return the producer group of transactions of this database."""
         return self.GROUP if using == DEFAULT_DB_ALIAS else f"{self.GROUP}.{using}"
 
 
 OPTIONS: Final = {each.name: Option(each.name, **each.metadata[_META]) for each in dataclasses.fields(Configuration)}
-"""By name, as they are declared above."""
+"""The options by name, in the order of their declaration."""
 
 
 class Fault(NamedTuple):
-    """Something wrong with TXMSG by itself."""
+    """A fault of TXMSG by itself."""
 
     id: str
     text: str
@@ -123,7 +123,7 @@ class Fault(NamedTuple):
 
 
 def faults() -> Iterator[Fault]:
-    """What is wrong with TXMSG as settings have it now."""
+    """Yield the faults of the setting TXMSG as it is now."""
     given = getattr(settings, "TXMSG", None)
     if given is None:
         yield Fault("txmsg.E001", "the setting TXMSG is missing", _EXAMPLE)
@@ -149,7 +149,7 @@ def faults() -> Iterator[Fault]:
 
 
 def configuration() -> Configuration:
-    """What settings say now. Raises ImproperlyConfigured."""
+    """Return the setting TXMSG as it is now. Raises ImproperlyConfigured for the first fault."""
     fault = next(faults(), None)
     if fault is not None:
         raise ImproperlyConfigured(f"{fault.text}: {fault.hint}")

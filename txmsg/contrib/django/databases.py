@@ -13,11 +13,11 @@ from sqlalchemy.pool import NullPool
 from txmsg.errors import MisuseError
 
 VENDORS: Final = ("postgresql", "mysql", "sqlite")
-"""As Django calls the kinds of databases that can have a fence."""
+"""Django's names of the kinds of databases that can have a fence."""
 
 
 def engine_of(using: str) -> Engine:
-    """An engine whose connections are made as Django makes its own, one for each use: check-backs are rare.
+    """Return an engine whose connections are made as Django makes its own, one for each use: check-backs are rare.
 
     Raises MisuseError for a database that cannot have a fence.
     """
@@ -27,7 +27,7 @@ def engine_of(using: str) -> Engine:
     url = URL.create(driver, host=shown["HOST"] or None, database=str(shown["NAME"]))
 
     def connect() -> Any:
-        # Read anew each time: a run of tests gives the database another name.
+        # Read at each use: a run of tests gives the database another name.
         settings = copy.deepcopy(connections[using].settings_dict)
         settings["OPTIONS"].pop("pool", None)  # its connections go back to Django's pool, not to us
         own = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, using)

@@ -69,7 +69,8 @@ class DjangoIdempotentHandler(GroupHandler):
                 )
                 return
             finished(name_of(self.handler), self.handler(message))
-        # As Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK.
+        # PostgreSQL answers COMMIT of a failed transaction with a silent ROLLBACK, which Django takes for a commit; so
+        # the row is read again before the message is acknowledged.
         if not rows.is_message_recorded(self.using, group, message):
             raise StorageError(
                 f"the transaction of {name_of(self.handler)} did not commit, though Django's database {self.using!r} "

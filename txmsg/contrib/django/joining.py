@@ -1,4 +1,4 @@
-"""`send`: a message that leaves with the transaction that is open, whoever has begun it and ends it."""
+"""`send`: a message of the transaction that is open, whichever code has begun it and ends it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def send(
         )
     connection.validate_no_broken_transaction()  # before anything is stored
     producer = producer_of(using)
+    # Outside the try: if the broker cannot store the half, nothing was written, and the block may go on without it.
     half = producer.half([made])
     try:
         # Without its row the block must not commit, even if the caller catches the error.

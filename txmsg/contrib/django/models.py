@@ -1,4 +1,4 @@
-"""txmsg's tables as models, to be looked at: rows are written by txmsg alone. Migrations make the tables by SQL."""
+"""txmsg's tables as models for reading: only txmsg writes their rows. Migrations create the tables by SQL."""
 
 from __future__ import annotations
 

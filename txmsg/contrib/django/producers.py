@@ -17,7 +17,7 @@ from txmsg.runtime.forks import renew_in_children
 
 
 class _Producers:
-    """By the alias of their database. A forked child has the same ones, which connect anew there."""
+    """Producers by the alias of their database. A forked child has the same ones, which connect again there."""
 
     def __init__(self) -> None:
         self._made: dict[str, Producer] = {}
@@ -83,7 +83,7 @@ _producers = _Producers()
 
 
 def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
-    """The producer for transactions of this database: created on first use, closed when the process ends.
+    """Return the producer for transactions of this database: created on first use, closed when the process ends.
 
     Call its `start` when the process starts, for example in wsgi.py, so that transactions that an earlier process left
     undecided are resolved at once. Raises ImproperlyConfigured for a wrong TXMSG, ConnectionDoesNotExist for a wrong
@@ -93,26 +93,26 @@ def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
 
 
 def use_outbox(using: str) -> None:
-    """The producer of this database relays its outbox, from when it starts."""
+    """Let the producer of this database relay its outbox, from its start on."""
     _producers.use_outbox(using)
 
 
 def declare(using: str) -> None:
-    """Functions of this process work in transactions of this database: a worker is to start its producer."""
+    """Record that functions of this process send in transactions of this database: a worker starts its producer."""
     _producers.declare(using)
 
 
 def start_declared() -> None:
-    """Starts those producers: check-backs of transactions that an earlier process left undecided are answered.
+    """Start the declared producers, which answer check-backs of transactions that an earlier process left undecided.
 
-    Not the first message that is sent has to do it: a handler whose process died after its commit is skipped when its
-    message comes again, and sends nothing.
+    Waiting for the first send is not enough: a handler whose process died after its commit is skipped when its message
+    is redelivered, and sends nothing.
     """
     _producers.start_declared()
 
 
 def close_producers() -> None:
-    """Closes all of them; the next use makes new ones. For tests."""
+    """Close all producers; the next use creates new ones. For tests."""
     _producers.close()
 
 

@@ -1,6 +1,6 @@
-"""The rows that commit with the effects, written and looked for by Django's own connection.
+"""The rows that commit with the effects, written and read by Django's own connection.
 
-They are those of txmsg.checker.tables: what SQLAlchemy writes there, and what is here, are the same.
+The tables are those of txmsg.checker.tables; rows are equal to those that SQLAlchemy writes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> No
 
 
 def is_fence_written(using: str, transaction_id: TransactionId) -> bool:
-    """Whether the row is there, as this thread's connection sees it."""
+    """Return True if the fence row exists, as this thread's connection sees it."""
     return _is_there(using, SELECT_FENCE, _id(using, transaction_id))
 
 
@@ -61,13 +61,15 @@ def write_kept(using: str, group: str, transaction_id: TransactionId, key: str |
 
 
 def has_kept(using: str, group: str, key: str) -> bool:
-    """Whether messages of this ordering key are in the outbox, as this thread's connection sees it."""
+    """Return True if messages of this ordering key are in the outbox, as this thread's connection sees it."""
     return _is_there(using, _SELECT_KEPT, group, stored_key(key))
 
 
 def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
-    """Writes the row of a message that is handled. False: it was handled before."""
+    """Write the inbox row of a message. Return False if the message was handled before."""
     row = (group, str(message.id), message.generation)
+    # MySQL takes INSERT and UPDATE instead: its upsert reports other counts, and its savepoint survives a duplicate
+    # key.
     is_upsert = message.generation != 0 and connections[using].vendor != "mysql"
     try:
         with transaction.atomic(using=using):  # PostgreSQL takes no more statements after an error
@@ -79,7 +81,7 @@ def record_message(using: str, group: str, message: ReceivedMessage) -> bool:
 
 
 def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> bool:
-    """Whether the row is there, as this thread's connection sees it."""
+    """Return True if the inbox row exists, as this thread's connection sees it."""
     return _is_there(using, SELECT_INBOX, group, str(message.id), message.generation)
 
 

@@ -110,7 +110,7 @@ def _run_with_outbox(
     owner: str,
     wait: bool,
 ) -> Any:
-    """Half messages, or a row of the outbox in the same savepoint as the effects; see txmsg.client.outbox."""
+    """Store half messages, or an outbox row in the same savepoint as the effects; see txmsg.client.outbox."""
     key = ordering_key_of(messages, owner)
     # By Django's connection: it also sees rows of calls before this one in the same transaction.
     half = half_unless_away(
@@ -118,7 +118,7 @@ def _run_with_outbox(
     )
     if half is not None:
         return _go_on(producer, half, using, work, wait=wait)
-    transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
+    transaction_id = new_transaction_id()  # A half of this call may be stored after all; no check finds this new id.
     kept = packed(transaction_id, producer._as_sent(messages))
     with transaction.atomic(using=using):
         rows.write_fence(using, transaction_id, fence_of(producer).fence_id())
@@ -128,7 +128,7 @@ def _run_with_outbox(
 
 
 def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any], *, wait: bool) -> Any:
-    """The fence row and `work` in one block of `atomic`; the outcome when the outermost one commits.
+    """Write the fence row and run `work` in one block of `atomic`; report the outcome when the outermost one commits.
 
     The row is of the same savepoint as the effects: they stay or go together, whatever becomes of the blocks around.
     """

@@ -1,4 +1,4 @@
-"""What the handlers of a project subscribe to, and the application that a worker runs."""
+"""The subscriptions of a project's handlers, and the application that a worker runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def subscribe(
 @_router.middleware
 @contextmanager
 def _fresh_connections(_: ReceivedMessage) -> Iterator[None]:
-    """As for a request: connections of this thread that are too old, or broken, are not used."""
+    """Close connections of this thread that are too old or broken, before and after a handler, as for a request."""
     _close_old_connections()
     try:
         yield
@@ -91,14 +91,14 @@ def _fresh_connections(_: ReceivedMessage) -> Iterator[None]:
 
 
 def _close_old_connections() -> None:
-    """As Django's, but for those in a transaction: of a TestCase, on whose thread a handler runs in tests."""
+    """Close as Django does, except connections in a transaction: tests run handlers on the thread of a TestCase."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
 
 
 def application(groups: Collection[str] = ()) -> Txmsg:
-    """The handlers of all modules `handlers`, as an application that is not started. groups: it runs only these."""
+    """Return the handlers of all modules `handlers` as an application, not yet started. groups: it runs only these."""
     autodiscover_modules("handlers")
     chosen = configuration()
     app = Txmsg(

@@ -1,4 +1,4 @@
-"""The operation of migrations that makes txmsg's tables: those of txmsg.checker.tables, whose SQL SQLAlchemy writes."""
+"""The operation of migrations that creates txmsg's tables: those of txmsg.checker.tables, by SQLAlchemy's SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.errors import MisuseError
 
 
 class CreateTables(Operation):
-    """Creates them. Those that are there already, made by `txmsg.create_tables`, are left as they are."""
+    """Creates the missing tables. Existing ones, made by `txmsg.create_tables`, are left unchanged."""
 
     reversible = True
     reduces_to_sql = True

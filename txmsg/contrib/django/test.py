@@ -39,7 +39,7 @@ _TIMEOUT_S = 10.0
 
 
 class MemoryMixin:
-    """Has each test send to memory: `self.memory` says what was sent. See txmsg.testing.Memory.
+    """Sends the messages of each test to memory: `self.memory` has them. See txmsg.testing.Memory.
 
     A test takes no longer than without txmsg. With TestCase, whose transaction never commits, a message is sent when
     `self.captureOnCommitCallbacks(execute=True)` ends.
@@ -48,7 +48,7 @@ class MemoryMixin:
     memory: Memory
 
     def setUp(self) -> None:
-        """Begins with nothing sent."""
+        """Start with an empty memory."""
         super().setUp()  # type: ignore[misc]
         self.memory = Memory()
         self.addCleanup(self.memory.clear)  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ class MemoryMixin:
         self.enterContext(override_settings(TXMSG=chosen))  # type: ignore[attr-defined]
 
     def run_handlers(self, *groups: str) -> int:
-        """Has the handlers of these groups (default: of all) handle what was sent, once. As `Memory.deliver`."""
+        """Deliver the sent messages once to the handlers of these groups (default: all). As `Memory.deliver`."""
         return self.memory.deliver(application(groups))
 
 
@@ -72,7 +72,7 @@ class BrokerMixin:
     broker_timeout_s: ClassVar[float] = _TIMEOUT_S
 
     def setUp(self) -> None:
-        """Starts the broker, on an emptied database, and ends it when the test has ended."""
+        """Start the broker, on an emptied database, and end it when the test has ended."""
         from txmsg.runtime.postgres import connect
         from txmsg.testing.broker import Broker
 
@@ -84,7 +84,7 @@ class BrokerMixin:
             self.broker = Broker(host, address, database.url, connection, timeout_s=self.broker_timeout_s)
             stack.callback(self.broker.close)
             self.broker.start()
-            # Ended first: then no producer waits for a broker that has gone.
+            # Ended first: the change of TXMSG closes producers, so that none waits for a broker that has gone.
             stack.enter_context(override_settings(TXMSG={**settings.TXMSG, "BROKERS": address}))
             self.addCleanup(stack.pop_all().close)  # type: ignore[attr-defined]
 
@@ -105,7 +105,9 @@ class BrokerTestCase(BrokerMixin, TransactionTestCase):
 
 @cache
 def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
-    """pid: of this process, for workers of `manage.py test --parallel` are forked."""
+    """Return the host, database and address of this process. _pid: part of the cache's key, because the workers of
+    `manage.py test --parallel` are forked.
+    """
     from txmsg.testing.database import NotifyDatabase
     from txmsg.testing.host import BrokerHost
     from txmsg.wire.listening import loopback

@@ -1,4 +1,4 @@
-"""What processes of `manage.py txmsg_worker --processes N` run: the handlers of the project, by the name of `app`."""
+"""The application that processes of `manage.py txmsg_worker --processes N` run, by the name of `app`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APP: Final = f"{__name__}:app"
 
 
 def app() -> Txmsg:
-    """The handlers of all modules `handlers`."""
+    """Return the handlers of all modules `handlers` as an application."""
     django.setup()
     from txmsg.contrib.django.subscriptions import application  # reads the settings
 

@@ -26,7 +26,7 @@ _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 
 
 def changes_sql(dialect: str, *, since: str | None = None, to: str | None = None) -> list[str]:
-    """The statements that bring txmsg's tables in a business database from one revision to another.
+    """Return the statements that bring txmsg's tables in a business database from one revision to another.
 
     For migrations that must print the same in years, as with Alembic, whose `op.execute` takes each, also with `--sql`.
     dialect: "postgresql", "mysql", "mariadb" or "sqlite". since: the revision that the tables have; None: there are no

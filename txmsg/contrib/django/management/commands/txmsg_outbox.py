@@ -1,4 +1,4 @@
-"""`manage.py txmsg_outbox`: what waits in the outbox of a database; with --relay it is relayed now."""
+"""`manage.py txmsg_outbox`: shows the rows that wait in the outbox of a database; --relay relays them now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.errors import TxmsgError
 
 
 class Command(BaseCommand):
-    """To look, and for a deployment without a process that runs all the time."""
+    """Shows the outbox, and relays it for deployments without a process that runs all the time."""
 
     help = (
         "Shows what waits in the outbox of a database until a broker takes it. Processes that call functions with "

@@ -19,7 +19,7 @@ _DAY_S = 24 * 3600.0
 
 
 class Command(BaseCommand):
-    """To be run daily."""
+    """Deletes old rows; to be run daily."""
 
     help = (
         "Deletes rows of txmsg_fence that no broker needs any more, and rows of txmsg_inbox, which are older than some "

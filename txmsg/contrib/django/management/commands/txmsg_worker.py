@@ -25,7 +25,7 @@ _NO_HANDLERS: Final = (
 
 
 class Command(BaseCommand):
-    """Until SIGINT or SIGTERM comes; what runs is finished."""
+    """Runs the handlers until SIGINT or SIGTERM comes; running ones are finished."""
 
     help = (
         "Runs the handlers that @subscribe registered, in the module `handlers` of each app, until SIGINT or SIGTERM: "
@@ -61,7 +61,7 @@ class Command(BaseCommand):
 
 
 def _options() -> list[click.Option]:
-    """Those of `txmsg worker`, unless its extra is not installed."""
+    """Return the options of `txmsg worker`; none if its extra is not installed."""
     try:
         import click
 
@@ -73,7 +73,7 @@ def _options() -> list[click.Option]:
 
 
 def _arguments(given: Mapping[str, Any]) -> Iterator[str]:
-    """The options that were given, as arguments."""
+    """Yield the given options as arguments of `txmsg worker`."""
     for option in _options():
         value = given.get(option.opts[0].removeprefix("--").replace("-", "_"))
         if value is True:
