@@ -1,4 +1,4 @@
-"""Messages, their ids, and what they may contain. Knows no database, no network and no clock but its own uuid7.
+"""Messages, their ids, and the limits of their contents. Knows no database, no network and no clock but its uuid7.
 
 columns      many messages as lists, one for each field
 typed        topics with a type of payloads, and their schemas
@@ -48,19 +48,19 @@ TransactionId = NewType("TransactionId", UUID)
 """A UUIDv7 created by the client, so that a retried half message is the same half message."""
 
 QueueId = NewType("QueueId", int)
-"""Which queue, in the whole Notify database: the key of its table."""
+"""A queue's key in the whole Notify database."""
 
 QueueNumber = NewType("QueueNumber", int)
-"""Which queue of its topic: 0 to one less than the topic has."""
+"""A queue's number in its topic, from 0."""
 
 Offset = NewType("Offset", int)
-"""Which message of its queue: 0, 1, 2, ... in the order of commits."""
+"""A message's position in its queue: 0, 1, 2, ... in the order of commits."""
 
 MessageId = NewType("MessageId", str)
 """`<transaction id>.<n>`: n is the number of the message in its transaction."""
 
 BODY_SIZE_BYTES_MAX = 4 * 1024 * 1024
-"""The default limit of a broker."""
+"""The default limit of a broker for a message's body."""
 BODY_SIZE_BYTES_CEILING = 32 * 1024 * 1024
 """The highest limit that a broker can have: a message is sent in one request, of at most 64 MiB."""
 NAME_SIZE_MAX = 127
@@ -74,16 +74,17 @@ DELAY_MAX = timedelta(days=366)
 FIRST_CHECK_MAX = timedelta(days=1)
 """The longest time before the first check of a half message."""
 QUEUES_MAX = 1024
-"""Queues of a topic at most; the table `topic` says the same."""
+"""The largest number of a topic's queues; a CHECK of the table `topic` has the same."""
 MESSAGES_PER_TRANSACTION_MAX = 1000
-"""Messages of one transaction, or of one `send_many`."""
+"""The largest number of messages of one transaction, or of one `send_many`."""
 
 ANY_TYPE: Final = "any"
-"""Of a topic that takes messages of all types."""
+"""The type of a topic that takes messages of all types."""
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")
 _NOT_IN_TAG = r"|\x00-\x1f\x7f-\x9f\ud800-\udfff"
+# `&&` and a lone `*` are words of tag expressions: a tag that no expression can name could not be subscribed to.
 _TAG = re.compile(rf"(?!\*\Z|.*&&)[^\s{_NOT_IN_TAG}](?:[^{_NOT_IN_TAG}]{{0,{NAME_SIZE_MAX - 2}}}[^\s{_NOT_IN_TAG}])?\Z")
 _ODD_IN_TAG = re.compile(f"[{_NOT_IN_TAG}]")
 _ROCKETMQ_ID = re.compile(r"01[0-9A-Fa-f]{32}")
@@ -92,7 +93,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_2000_US: Final = 946_684_800_000_000
-"""From 1970 to 2000, from which PostgreSQL counts. Names of times by its count end in `_2000_us`."""
+"""Microseconds from 1970 to 2000, PostgreSQL's epoch. Names of times since 2000 end in `_2000_us`."""
 
 
 class TransactionState(enum.Enum):
@@ -107,22 +108,22 @@ os.register_at_fork(after_in_child=uuid_utils.reseed_rng)  # or children of one 
 
 
 def new_transaction_id() -> TransactionId:
-    """A new UUIDv7: unique without coordination, and ascending, so that indexes stay dense."""
+    """Return a new UUIDv7: unique without coordination, and ascending, so that indexes stay dense."""
     return TransactionId(UUID(bytes=new_transaction_id_bytes()))
 
 
 def new_transaction_id_bytes() -> bytes:
-    """`new_transaction_id` in its 16 bytes, at a tenth of the cost: for the hot path."""
+    """Return a new transaction id as its 16 bytes, at a tenth of the cost: for the hot path."""
     return uuid_utils.uuid7().bytes
 
 
 def message_id(transaction_id: UUID, n: int) -> MessageId:
-    """The id of the n-th (from 0) message of a transaction. A plain send is a transaction of one."""
+    """Return the id of the n-th (from 0) message of a transaction. A plain send is a transaction of one."""
     return MessageId(f"{transaction_id}.{n}")
 
 
 def parse_message_id(text: str) -> tuple[TransactionId, int]:
-    """The inverse of `message_id`. Raises InvalidMessage for any other text."""
+    """Return transaction id and n, the inverse of `message_id`. Raises InvalidMessage for any other text."""
     head, _, tail = text.partition(".")
     try:
         transaction_id, n = TransactionId(UUID(head)), int(tail)
@@ -135,7 +136,7 @@ def parse_message_id(text: str) -> tuple[TransactionId, int]:
 
 
 def parse_id(text: str) -> tuple[TransactionId, int | None]:
-    """A message id, or that of a transaction and None. Raises InvalidMessage for any other text.
+    """Return the parts of a message id, or a transaction id and None. Raises InvalidMessage for any other text.
 
     RocketMQ's clients write the id of a transaction as `01` and its 16 bytes.
     """
@@ -151,7 +152,7 @@ def parse_id(text: str) -> tuple[TransactionId, int | None]:
 
 
 def is_name(name: str) -> bool:
-    """Whether it can name a topic or group."""
+    """Return True if the text can name a topic or group."""
     return _NAME.match(name) is not None
 
 
@@ -167,7 +168,7 @@ def check_name(what: str, name: object) -> str:
 
 
 def _why_not(text: object, odd: re.Pattern[str]) -> str:
-    """What of names and tags alike makes this none, or nothing. odd: what it must not hold."""
+    """Return the reason, common to names and tags, why the text is not valid; "" if none. odd: forbidden characters."""
     if not isinstance(text, str):
         return f"it is of type {type(text).__name__}, not str"
     if not text:
@@ -179,7 +180,7 @@ def _why_not(text: object, odd: re.Pattern[str]) -> str:
 
 
 def is_tag(text: str) -> bool:
-    """Whether it can be a tag: a text that a tag expression can name."""
+    """Return True if the text can be a tag: one that a tag expression can name."""
     return _TAG.match(text) is not None
 
 
@@ -209,9 +210,9 @@ def check_body_size(body: bytes, topic: str, size_bytes_max: int) -> None:
 
 
 def _check_text(what: str, text: object, error: type[InvalidMessage], *, of: str | None = None) -> str:
-    """`text` if PostgreSQL and the wire can carry it; else `error`. of: the header whose value it is.
+    """Return `text` if PostgreSQL and the wire can carry it; raise `error` otherwise. of: the header whose value it is.
 
-    Who it belongs to is put into words only for an error: each header of each message comes by here.
+    The error's words are made only when it is raised: this is called for each header of each message.
     """
     if not isinstance(text, str):
         raise InvalidMessage(
@@ -237,7 +238,7 @@ def _with_name(what: str, name: str | None) -> str:
 
 
 def _check_key(what: str, key: object) -> None:
-    """Raises InvalidName or InvalidMessage for what can be no key, or ordering key."""
+    """Raises InvalidName or InvalidMessage for a value that cannot be a key, or an ordering key."""
     text = _check_text(what, key, InvalidName)
     size_bytes = len(text.encode())
     if not size_bytes:
@@ -250,7 +251,7 @@ def _check_key(what: str, key: object) -> None:
 
 
 def type_of_message(*, is_half: bool, ordering_key: str, is_delayed: bool) -> str:
-    """The type of one message: what is sent as a half message is of type transaction, whatever else it has."""
+    """Return the type of one message: a half message is of type transaction, even with a key or a delay."""
     if is_half:
         return "transaction"
     if is_delayed:
@@ -259,7 +260,7 @@ def type_of_message(*, is_half: bool, ordering_key: str, is_delayed: bool) -> st
 
 
 def check_delay(topic: str, delay_us: int) -> None:
-    """Raises InvalidMessage for a message that would have to be held for longer than any is."""
+    """Raises InvalidMessage for a delay above DELAY_MAX."""
     if delay_us > _DELAY_US_MAX:
         raise InvalidMessage(
             f"a message for topic {topic!r} would be due in {delay_us / 86400000000:.1f} days: at most "
@@ -325,11 +326,11 @@ class Message:
 
     @property
     def _is_delayed(self) -> bool:
-        """Whether it has a due time."""
+        """True if it has a due time."""
         return self.deliver_at is not None or self.deliver_after is not None
 
     def _deliver_at_us(self, sent_at_us: int) -> int:
-        """The due time of a delayed message that is sent at this time, in us since 1970. Raises InvalidMessage."""
+        """Return the due time of a delayed message sent at `sent_at_us`, in us since 1970. Raises InvalidMessage."""
         if self.deliver_at is not None:
             deliver_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
         else:
@@ -373,10 +374,11 @@ class Message:
             )
 
     def _copy_headers(self) -> None:
-        """Keeps a checked copy: what the caller does to its dict later must not reach a batch with others' messages."""
+        """Keeps a checked copy: later changes of the caller's dict must not reach a batch with others' messages."""
         if not isinstance(self.headers, Mapping):
             raise InvalidMessage(f"headers must be a mapping of str to str, not {type(self.headers).__name__}")
         headers = dict(self.headers)
+        # The bound is on the encoded sizes: names and values are stored and sent in UTF-8.
         size_bytes = 0
         for name, value in headers.items():
             size_bytes += len(_check_text("header name", name, InvalidMessage).encode())
@@ -390,7 +392,7 @@ class Message:
 
 
 class ReceivedMessage(NamedTuple, Generic[P_co]):
-    """A message as consumers and check listeners get it (for a check listener, queue and offset are None).
+    """A received message, for consumers and check listeners (for a check listener, queue and offset are None).
 
     attempt counts deliveries to this group from 1. To test a handler,
     `ReceivedMessage("user.registered", b"{}")` will do.
@@ -410,16 +412,16 @@ class ReceivedMessage(NamedTuple, Generic[P_co]):
     id_bytes: bytes = bytes(16)
     """The transaction id."""
     n: int = 0
-    """Its place among the messages of the transaction."""
+    """Its number among the messages of the transaction, from 0."""
     born_at_us: int = 0
     stored_at_us: int = 0
     ordering_key: str | None = None
     """Messages of one ordering key come one at a time, in the order in which they were stored."""
     generation: int = 0
     """Rises with each request to handle it again (`dead-letter redrive`, `group seek --again`): `idempotent` handles it
-    once for each, and skips it when it comes under one lower than it was handled under."""
+    once for each, and skips it under a generation lower than the one that it was handled under."""
     payload: P_co = cast(Any, None)
-    """The body as what its `Topic` says; None in handlers that subscribe by a topic's name, and in check listeners."""
+    """The body decoded by its `Topic`; None in handlers that subscribe by a topic's name, and in check listeners."""
 
     @property
     def id(self) -> MessageId:
@@ -432,7 +434,7 @@ class ReceivedMessage(NamedTuple, Generic[P_co]):
         return TransactionId(UUID(bytes=self.id_bytes))
 
     def json(self) -> Any:
-        """The body decoded from JSON, the default of producers. Raises InvalidMessage if it is not JSON."""
+        """Return the body decoded from JSON, the default of producers. Raises InvalidMessage if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as exc:
@@ -442,17 +444,17 @@ class ReceivedMessage(NamedTuple, Generic[P_co]):
 
     @property
     def born_at(self) -> datetime:
-        """When it was sent, by the sender's clock. UTC."""
+        """The time of sending, by the sender's clock. UTC."""
         return datetime_of_us(self.born_at_us)
 
     @property
     def stored_at(self) -> datetime:
-        """When it was committed to its queue (for a check: when the half was stored), by the database's clock. UTC."""
+        """The time of the commit to its queue (for a check: of storing the half), by the database's clock. UTC."""
         return datetime_of_us(self.stored_at_us)
 
 
 def datetime_of_us(us: int) -> datetime:
-    """Microseconds since 1970 as a datetime in UTC. Raises InvalidMessage when it is not in the years 1 to 9999."""
+    """Return microseconds since 1970 as a datetime in UTC. Raises InvalidMessage outside of the years 1 to 9999."""
     try:
         return _EPOCH + timedelta(microseconds=us)
     except OverflowError as exc:
@@ -460,15 +462,15 @@ def datetime_of_us(us: int) -> datetime:
 
 
 def moment(us: int) -> datetime | None:
-    """Microseconds since 1970, which are 0 where nothing is known, as a datetime in UTC."""
+    """Return microseconds since 1970 as a datetime in UTC; None for 0, which means unknown."""
     return datetime_of_us(us) if us else None
 
 
 def us_of_datetime(moment: datetime) -> int:
-    """The inverse of `datetime_of_us`."""
+    """Return microseconds since 1970, the inverse of `datetime_of_us`."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def now_us() -> int:
-    """Microseconds since 1970, UTC, by this machine's clock. Informative only: no decision rests on it."""
+    """Return microseconds since 1970, UTC, by this machine's clock. Informative only: no decision rests on it."""
     return time.time_ns() // 1000

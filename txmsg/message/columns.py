@@ -1,4 +1,4 @@
-"""The columns of a message, declared once: of a producer's request, and of the statement that stores it.
+"""The columns of a message, declared once for a producer's request and for the statement that stores it.
 
 Knows neither the wire nor the database. The wire's columns have the same names, and client and broker each convert a
 request once (txmsg.wire.columns); what is declared here also says how the broker makes arrays of them.
@@ -19,11 +19,11 @@ class Column(NamedTuple):
 
     name: str
     array: str
-    """The type in PostgreSQL of the array that holds it."""
+    """PostgreSQL's type of the array that holds it."""
     default: Any
-    """The value of a message that gives none. None: each message gives one."""
+    """The value of a message that gives none. None: each message must give one."""
     is_null: bool
-    """Whether the default is null in the database."""
+    """True if the default is stored as null."""
 
 
 def _of(array: str, default: str | bytes | int | None = None, *, is_null: bool = False) -> dict[str, Any]:
@@ -52,8 +52,10 @@ class Columns:
     deliver_after_us: list[int] = field(default_factory=list, metadata=_of("bigint[]", 0, is_null=True))
     first_check_ms: list[int] = field(default_factory=list, metadata=_of("int[]", 0, is_null=True))
 
+    # An empty column stays empty: most messages have no key, tag or delay, and at 30,000 transactions a second a list
+    # of defaults for each would cost too much (decision 0002).
     def fill(self) -> None:
-        """Brings the columns that end before the last row to the length of all."""
+        """Fill columns that end before the last row with their defaults, up to the length of all."""
         count = len(self.transaction_id)
         for name, default in _DEFAULTS:
             if column := getattr(self, name):
@@ -72,7 +74,7 @@ class Columns:
         self.fill()
 
     def only(self, ids: set[bytes]) -> Columns:
-        """The rows of these transactions, in order."""
+        """Return the rows of these transactions, in order."""
         rows = [row for row, id_bytes in enumerate(self.transaction_id) if id_bytes in ids]
         kept = Columns()
         for column in COLUMNS:
@@ -84,15 +86,15 @@ class Columns:
 COLUMNS: Final = tuple(Column(each.name, **each.metadata) for each in fields(Columns))
 """The columns of a message, in the order of the batch function's parameters."""
 OF_PLAIN: Final = tuple(each for each in COLUMNS if each.name not in {"producer", "first_check_ms"})
-"""Those of messages without a transaction, which are not checked."""
+"""The columns of plain messages, which have no transaction and so are not checked."""
 OF_BROKER: Final = frozenset({"queue", "producer"})
-"""Names of those that the broker fills."""
+"""Names of the columns that the broker fills."""
 _REQUIRED: Final = [column.name for column in COLUMNS if column.default is None]
 _DEFAULTS: Final = [(column.name, column.default) for column in COLUMNS if column.default is not None]
 
 
 def put_value(column: list[T], row: int, value: T, none: T) -> None:
-    """Sets the value of a row after the last one of the column that has one."""
+    """Append the value of a row to its column, after defaults for the rows before that have none."""
     if len(column) < row:
         column += [none] * (row - len(column))
     column.append(value)

@@ -1,4 +1,4 @@
-"""Encryption of bodies by applications: between a producer and its consumers, so that nothing on the way can read them.
+"""Encryption of bodies between a producer and its consumers: brokers, databases and logs cannot read them.
 
 Knows no network. Keys are the application's own; `cryptography` (the extra txmsg[crypto]) is loaded with the first
 AesGcm.
@@ -28,11 +28,11 @@ class Encryption(Protocol):
     """The interface of `encryption=`. Both methods are called on any thread, and must not block."""
 
     def encrypt(self, message: Message) -> Message:
-        """The message to send instead. A message that is already encrypted is returned unchanged."""
+        """Return the message to send instead. A message that is already encrypted is returned unchanged."""
         ...
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message to handle instead. A message that is not encrypted is returned unchanged.
+        """Return the message to handle instead. A message that is not encrypted is returned unchanged.
 
         An exception counts as one of the handler, or of the check listener. It must not contain the body.
         """
@@ -76,7 +76,7 @@ class AesGcm:
         return f"AesGcm(keys={sorted(self._keys)}, current={self._current!r})"
 
     def encrypt(self, message: Message) -> Message:
-        """The message with its body encrypted under the current key; unchanged if it is encrypted, or its topic is not.
+        """Return the message encrypted with the current key; unchanged if encrypted, or its topic is not covered.
 
         Raises InvalidMessage if its header says that it is encrypted, but it cannot be decrypted.
         """
@@ -92,7 +92,7 @@ class AesGcm:
         return replace(message, body=body, headers={**message.headers, ENCRYPTION_HEADER: self._current})
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message with its body decrypted, and without the header; unchanged if it is not encrypted.
+        """Return the message decrypted and without the header; unchanged if it is not encrypted.
 
         Raises InvalidMessage, which names the key id, if the key is missing or the message was changed; also for a
         message that is not encrypted if encryption is required.
@@ -122,6 +122,7 @@ class AesGcm:
 
 
 def _context(key_id: str, topic: str, key: str | None) -> bytes:
+    # JSON rather than joined text: no two triples may give the same bytes, or a body could be moved between messages.
     return json.dumps([key_id, topic, key]).encode()
 
 

@@ -1,6 +1,6 @@
-"""The bodies of erasable topics: each under a key of its own, which brokers keep. Pure.
+"""Bodies of erasable topics, each encrypted under a key of its own, which brokers keep. Pure.
 
-Knows neither where keys are kept nor the wire. `cryptography` is loaded with the first body.
+Knows neither the keys' storage nor the wire. `cryptography` is loaded with the first body.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _NONCE_SIZE_BYTES: Final = 12
 
 
 def new_keys(count: int) -> list[bytes]:
-    """Random keys, one for each body."""
+    """Return `count` random keys, one for each body."""
+    # One system call for a batch's keys rather than one for each.
     together = secrets.token_bytes(count * KEY_SIZE_BYTES)
     return [together[at : at + KEY_SIZE_BYTES] for at in range(0, len(together), KEY_SIZE_BYTES)]
 
 
 def seal(key: bytes, body: bytes) -> bytes:
-    """The body under AES-256-GCM: 28 bytes longer. The same key and body give the same bytes."""
+    """Return the body encrypted with AES-256-GCM, 28 bytes longer. Equal keys and bodies give equal bytes."""
     nonce = hmac.digest(key, body, "sha256")[:_NONCE_SIZE_BYTES]
     aes_gcm, _ = _cryptography()
     sealed: bytes = nonce + aes_gcm(key).encrypt(nonce, body, None)
@@ -40,7 +41,7 @@ def seal(key: bytes, body: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:
-    """The inverse of `seal`. Raises InvalidMessage for bytes that were not made with this key."""
+    """Return the body, the inverse of `seal`. Raises InvalidMessage for bytes that were not made with this key."""
     aes_gcm, invalid_tag = _cryptography()
     try:
         body: bytes = aes_gcm(key).decrypt(sealed[:_NONCE_SIZE_BYTES], sealed[_NONCE_SIZE_BYTES:], None)
@@ -51,7 +52,7 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
 
 @cache
 def _cryptography() -> tuple[Any, type[Exception]]:
-    """The cipher, and what it raises. Once: to import it for each body would cost as much as to decrypt it."""
+    """Return the cipher and its exception. Cached: importing it for each body would cost as much as decrypting."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

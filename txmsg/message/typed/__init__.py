@@ -1,13 +1,13 @@
 """Topics that know the type of their payloads. Knows neither brokers nor logs.
 
-topic           `Topic`: what it sends with a payload, and how it reads one
-names           what a subscription names: a topic, or a pattern of topics
-codecs          what a payload is in a message, by the kind of its type
+topic           `Topic`: makes messages of payloads, and reads them
+names           names of subscriptions: a topic, or a pattern of topics
+codecs          encoding of payloads, by the kind of their type
 fields          fields of a JSON object by their annotations
 outgoing        the message of a value that is sent
 text            values as text: JSON bodies, and keys
-compatibility   whether readers of one schema can read what another one wrote
+compatibility   compares schemas: can readers of one read messages of the other?
 merging         several schemas as one
-registry        whether a schema may be registered beside earlier versions
+registry        decides if a schema may be registered beside earlier versions
 asyncapi        AsyncAPI documents
 """

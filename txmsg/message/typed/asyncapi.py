@@ -1,4 +1,4 @@
-"""An AsyncAPI 3.0 document of topics, what is in their messages, and who sends and receives them. Pure."""
+"""An AsyncAPI 3.0 document of topics, their payloads, senders and receivers. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ONE: Final = frozenset({"items", "additionalProperties", "not"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What an application does with a topic. group: whose progress this is, of a subscription.
+    """An application's use of a topic: send or receive. group: the consumer group of a subscription.
 
-    is_of_log: whether the messages come from a log, not from brokers.
+    is_of_log: the messages come from a log, not from brokers.
     """
 
     action: Literal["send", "receive"]
@@ -35,7 +35,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadByName:
-    """What is in messages of a topic that is given by its name. by: who says so, a consumer group or a function.
+    """The payload of a topic that is given by its name. by: the consumer group or function that declares it.
 
     models: schemas of fields that have definitions of their own, by the names of the fields.
     """
@@ -55,10 +55,10 @@ def asyncapi(
     title: str,
     version: str,
 ) -> dict[str, Any]:
-    """The document: a channel for each topic, with a message for each version of its schema.
+    """Return the document: a channel for each topic, with a message for each version of its schema.
 
-    payloads: of topics that are given by their names. title, version: of the application, or of what else the document
-    is about.
+    payloads: of topics that are given by their names. title, version: of the document's subject, as a rule the
+    application.
     """
     channels: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
@@ -108,12 +108,12 @@ def asyncapi(
 
 
 def _not_in(taken: Mapping[str, Any], name: str) -> str:
-    """The name, with a number where it is taken: functions of two modules may have one name."""
+    """Return the name, with a number if it is taken: functions of two modules may have the same name."""
     return next(each for each in chain([name], (f"{name}-{n}" for n in count(2))) if each not in taken)
 
 
 def _define(definitions: dict[str, Any], name: str, whole: Mapping[str, Any]) -> None:
-    """Puts a schema into the document, and what it defines beside it."""
+    """Add a schema to the document, and its own definitions beside it."""
     schema = dict(whole)
     for inner, definition in schema.pop("$defs", {}).items():
         definitions[f"{name}.{_named(inner)}"] = _placed(definition, name)
@@ -130,7 +130,7 @@ def _channel(channels: dict[str, Any], topic: str) -> dict[str, Any]:
 
 
 def _event_headers(schema: SchemaVersion) -> dict[str, Any]:
-    """The attributes of CloudEvents, if its messages have them."""
+    """Return the attributes of CloudEvents, if the schema's messages have them."""
     if schema.event_source is None:
         return {}
     return {
@@ -143,12 +143,12 @@ def _event_headers(schema: SchemaVersion) -> dict[str, Any]:
 
 
 def _named(text: str) -> str:
-    """A key of the document, which allows fewer characters than topics do."""
+    """Return a key of the document, which allows fewer characters than names of topics."""
     return _ODD_IN_NAME.sub("_", text)
 
 
 def _placed(part: Any, name: str) -> Any:
-    """A part of a schema, whose references lead to where its definitions are in the document."""
+    """Return a part of a schema with its references changed to the places of its definitions in the document."""
     if not isinstance(part, dict):
         return part
     placed: Schema = {}

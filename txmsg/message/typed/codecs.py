@@ -1,6 +1,6 @@
-"""What a topic's payloads are in a message: one codec per kind of type. Knows neither topics nor messages.
+"""Codecs of payloads: one per kind of type. Knows neither topics nor messages.
 
-pydantic is loaded by those who define models with it, and msgspec with the first topic that needs it.
+pydantic is loaded by the modules that define models with it, msgspec with the first topic that needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JSON: Final = "application/json"
 
 
 class Codec(ABC, Generic[P]):
-    """How payloads of a type become bodies, and bodies payloads."""
+    """Encodes payloads of a type as bodies, and decodes them."""
 
     content_type: str = JSON
 
@@ -37,34 +37,34 @@ class Codec(ABC, Generic[P]):
 
     @abstractmethod
     def encode(self, payload: P) -> bytes:
-        """The body of a payload of the type. Raises ValueError, whose text says what is wrong with it."""
+        """Return the body of a payload of the type. Raises ValueError, whose text names the fault."""
 
     @abstractmethod
     def decode(self, body: bytes) -> P:
-        """The inverse. Raises ValueError, whose text says where the body is not valid, and no value of it."""
+        """Return the payload of a body. Raises ValueError, whose text names the invalid place and quotes no value."""
 
     def reads(self, media_type: str) -> bool:
-        """Whether a body of this type can be decoded."""
+        """Return True if a body of this media type can be decoded."""
         return media_type == JSON or media_type.endswith("+json")
 
     @property
     def fields(self) -> Collection[str] | None:
-        """The names of what payloads consist of; None if these are not known beforehand."""
+        """The names of a payload's fields; None if they are not known beforehand."""
         return None
 
     def field(self, payload: P, name: str) -> object:
-        """The value of a field. Raises LookupError."""
+        """Return the value of a field. Raises LookupError."""
         return getattr(payload, name)
 
     def make(self, arguments: Mapping[str, object]) -> P:
-        """A payload of its fields. Raises ValueError."""
+        """Return a payload made of its fields. Raises ValueError."""
         try:
             return self.payload_type(**arguments)
         except TypeError as exc:
             raise ValueError(str(exc)) from exc
 
     def is_made_of(self, names: Collection[str]) -> bool:
-        """Whether `make` takes arguments of these names."""
+        """Return True if `make` takes arguments of these names."""
         try:
             inspect.signature(self.payload_type).bind(**dict.fromkeys(names))
         except TypeError:
@@ -72,12 +72,12 @@ class Codec(ABC, Generic[P]):
         return True
 
     def schema(self) -> Schema:
-        """What bodies look like, as a JSON Schema."""
+        """Return the JSON Schema of bodies; {} if anything is valid."""
         return {}
 
 
 class BytesCodec(Codec[bytes]):
-    """The body itself."""
+    """Bytes: the payload is the body."""
 
     content_type = "application/octet-stream"
     fields = ()
@@ -118,7 +118,7 @@ class StrCodec(Codec[str]):
 
 
 class DictCodec(Codec[dict[str, Any]]):
-    """A JSON object with whatever is in it."""
+    """A JSON object with any contents."""
 
     def encode(self, payload: dict[str, Any]) -> bytes:
         try:
@@ -146,7 +146,7 @@ class DictCodec(Codec[dict[str, Any]]):
 
 
 class FieldsCodec(DictCodec):
-    """A TypedDict: a JSON object with fields of these types. Further ones in a body are passed over."""
+    """A TypedDict: a JSON object with fields of these types. Other fields of a body are ignored."""
 
     def __init__(self, payload_type: Any) -> None:
         super().__init__(payload_type)
@@ -184,7 +184,7 @@ class PydanticCodec(Codec[P]):
 
     def encode(self, payload: P) -> bytes:
         body = self._adapter.dump_json(payload, by_alias=True, warnings="error")
-        self.decode(body)  # a model may have been changed since it was validated
+        self.decode(body)  # Validates what is sent: the model may have been changed since it was validated.
         return body
 
     def decode(self, body: bytes) -> P:
@@ -197,10 +197,11 @@ class PydanticCodec(Codec[P]):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What is not valid, by fields, without the values, which the text of pydantic has."""
+        """Translate pydantic's error into one that names fields without values: pydantic's own text quotes them."""
         try:
             yield
         except self._invalid as exc:
+            # `from None` below: pydantic's exception quotes values, and would be logged as the cause.
             found = exc.errors(include_url=False, include_context=False, include_input=False)
             raise ValueError(
                 "; ".join(": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in found)
@@ -215,7 +216,7 @@ class PydanticCodec(Codec[P]):
 
 
 class MsgspecCodec(Codec[P]):
-    """A dataclass or a msgspec struct as JSON. Both are validated here alone: neither is when it is made."""
+    """A dataclass or a msgspec struct as JSON. Validated only here: constructing one validates nothing."""
 
     def __init__(self, payload_type: type[P]) -> None:
         try:
@@ -255,7 +256,7 @@ class MsgspecCodec(Codec[P]):
 
 
 def is_model(payload_type: Any) -> bool:
-    """Whether it is a pydantic model, a dataclass or a msgspec struct."""
+    """Return True for a pydantic model, a dataclass or a msgspec struct."""
     return isinstance(payload_type, type) and (
         dataclasses.is_dataclass(payload_type)
         or any(hasattr(payload_type, name) for name in ("__pydantic_fields__", "__struct_fields__"))
@@ -263,7 +264,7 @@ def is_model(payload_type: Any) -> bool:
 
 
 def codec_of(payload_type: type[P]) -> Codec[P]:
-    """The codec of payloads of this type. Raises MisuseError for a type that has none."""
+    """Return the codec of payloads of this type. Raises MisuseError for a type that has none."""
     codec: Codec[Any]
     try:
         if payload_type is bytes:

@@ -1,8 +1,8 @@
-"""Whether those who read by one schema can read what was sent by another. Pure.
+"""Compares two schemas: finds messages sent by one that readers of the other refuse. Pure.
 
-Schemas are those that models have: JSON Schema with local references. Words that no model says, such as `not` or `if`,
-are not compared. Fields that match no pattern of `patternProperties` are refused, as models do it, unless
-`additionalProperties` says something else.
+Schemas are those of models: JSON Schema with local references. Keywords that models do not produce, such as `not` or
+`if`, are not compared. Fields that match no pattern of `patternProperties` are refused, as models do, unless
+`additionalProperties` allows them.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from txmsg.message.typed.codecs import Schema
 from txmsg.message.typed.merging import LOWER_BOUNDS, UPPER_BOUNDS, Resolving, is_multiple
 
 _SAME: Final = ("pattern", "format", "uniqueItems", "contentEncoding")
-"""What values must be like: any other value of these is another demand."""
+"""Keywords whose values are compared for equality: a different value is a different demand."""
 _WHOLE: Final = "the payload"
 
 
 def not_read(sent: Schema, read: Schema, *, reads_all: bool) -> list[str]:
-    """What readers by the one schema may refuse in what was sent by the other, each with the field; none if nothing.
+    """Return the problems that readers may have with sent messages, each with its field; none if compatible.
 
-    reads_all: a field that is sent and that readers do not have is one, too.
+    reads_all: a field that is sent and unknown to readers is a problem, too.
     """
     return list(dict.fromkeys(_SchemaComparison(sent, read, reads_all).of(sent, read, "")))
 
 
 class _SchemaComparison:
-    """Of two schemas whole, to which their parts refer."""
+    """A comparison of two whole schemas, to which references in their parts lead."""
 
     def __init__(self, sent: Schema, read: Schema, reads_all: bool) -> None:
         self._sent = Resolving(sent)
         self._read = Resolving(read)
         self._reads_all = reads_all
         self._under_way: set[tuple[int, int]] = set()
-        """Pairs of schemas, by `id`: references in them, also in their choices, may lead back to them."""
+        """Pairs of schemas being compared, by `id`: references in them, also in their choices, may lead back to them.
+        """
 
     def of(self, sent: Any, read: Any, field: str) -> Iterator[str]:
-        """The problems of a part, which is that of this field."""
+        """Yield the problems of a part, the schema of this field."""
         if len(self._under_way) > _DEPTH_MAX:
             return
         readable = self._read.choices(read)
@@ -48,6 +49,8 @@ class _SchemaComparison:
             if not found:
                 kinds = " or ".join(dict.fromkeys(map(_kind, readable)))
                 yield f"{field or _WHOLE} is sent as {_kind(each)} and read as {kinds}"
+            # A value has to match one of the reader's choices. If none is free of problems, those of the nearest are
+            # told.
             elif all(found):
                 yield from min(found, key=len)
 
@@ -106,7 +109,7 @@ class _SchemaComparison:
                 yield f"{path} is required and not {always}sent"
 
     def _of_names(self, sent: Schema, read_names: Schema, field: str) -> Iterator[str]:
-        """The names of fields, as texts: models have such a rule where they have no fields of their own."""
+        """Compare rules for the names of fields, as texts: models have them where they have no fields of their own."""
         names = {**sent["propertyNames"], "type": "string"} if "propertyNames" in sent else {"type": "string"}
         yield from self.of(names, {**read_names, "type": "string"}, f"a name of a field of {field or _WHOLE}")
 
@@ -125,7 +128,7 @@ class _SchemaComparison:
 
 
 def _others(part: Schema) -> Any:
-    """What fields may be that it does not name: a schema, True for anything, or False."""
+    """Return the rule for fields that the part does not name: a schema, True for anything, or False."""
     return part.get("additionalProperties", "patternProperties" not in part)
 
 
@@ -134,7 +137,7 @@ def _others_of(field: str) -> str:
 
 
 def _readers(read: Schema, name: str) -> Sequence[Any]:
-    """The schemas by which a field of this name is read; none: it is one of the others."""
+    """Return the schemas by which a field of this name is read; none if it is not named."""
     named = [read["properties"][name]] if name in read.get("properties", {}) else []
     return named + [part for pattern, part in read.get("patternProperties", {}).items() if re.search(pattern, name)]
 
@@ -147,7 +150,7 @@ def _kind(part: Schema) -> str:
 
 
 def _takes(read: Schema, sent: Schema) -> bool:
-    """Whether a value of the type that is sent may be one that is read."""
+    """Return True if values of the sent type can be values of the read type."""
     before, after = _type(sent), _type(read)
     return after in (None, before) or (before == "integer" and after == "number")
 
@@ -163,7 +166,7 @@ _TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"
 
 
 def _values(part: Schema) -> list[Any] | None:
-    """Those that are allowed, if they are listed."""
+    """Return the allowed values, if the schema lists them."""
     return [part["const"]] if "const" in part else part.get("enum")
 
 
@@ -196,7 +199,7 @@ _EXCLUSIVE: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum
 
 
 def _is_further(sent: Schema, read: Schema, word: str, *, is_lower: bool) -> bool:
-    """Whether values are sent that are beyond what the word allows who reads."""
+    """Return True if values may be sent beyond the bound that this keyword sets for readers."""
     inclusive = _EXCLUSIVE.get(word, word)
     words = (word,) if inclusive not in _EXCLUSIVE.values() else (inclusive, f"exclusive{inclusive.capitalize()}")
     sign = 1 if is_lower else -1
@@ -208,7 +211,7 @@ def _is_further(sent: Schema, read: Schema, word: str, *, is_lower: bool) -> boo
 
 
 def _bound(value: float, word: str, *, is_lower: bool, is_whole: bool) -> tuple[float, bool]:
-    """A bound, and whether it is itself excluded. Of whole numbers none is: those above 4 are those from 5 on."""
+    """Return a bound, and True if it is itself excluded. For whole numbers never: above 4 means from 5 on."""
     if not is_whole:
         return value, word in _EXCLUSIVE
     if word in _EXCLUSIVE:
@@ -217,4 +220,4 @@ def _bound(value: float, word: str, *, is_lower: bool, is_whole: bool) -> tuple[
 
 
 _DEPTH_MAX: Final = 100
-"""Of parts in each other that are compared: more than models have, and few enough for Python."""
+"""Nested parts that are compared: more than models have, and below Python's recursion limit."""

@@ -1,7 +1,7 @@
-"""Fields of a JSON object by their annotations: the inverse of what `json_of` makes of arguments. Knows no messages.
+"""Reads fields of a JSON object by their annotations, the inverse of `json_of`. Knows no messages.
 
-For payloads that have no model: a TypedDict, and the parameters of a handler. What it does not know (classes of an
-application, unions of several types) is for models of pydantic or msgspec.
+For payloads without a model: a TypedDict, and the parameters of a handler. Other types (classes of an application,
+unions of several types) need a model of pydantic or msgspec.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from uuid import UUID
 from txmsg.errors import MisuseError, shown
 
 Read = Callable[[Any], Any]
-"""Gives the value that JSON has as this one. Raises ValueError, whose text says what it must be, and no value of it."""
+"""Converts a JSON value. Raises ValueError, whose text says what the value must be and does not quote it."""
 Schema = dict[str, Any]
 _Reader = tuple[Read, Schema]
 
@@ -41,7 +41,7 @@ _DURATION: Final = re.compile(
     r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,14})(?:[.,](\d{1,6}))?S)?)?",
     re.ASCII,
 )
-"""Of ISO 8601, as far as its parts have one length: no years, months and weeks."""
+"""Durations of ISO 8601 whose parts have a fixed length: no years, months and weeks."""
 
 
 class Fields:
@@ -51,7 +51,7 @@ class Fields:
         self._readers: dict[str, _Reader] = {}
         self._required: list[str] = []
         for name, annotation in get_type_hints(kind, include_extras=True).items():
-            wrapper = get_origin(annotation)  # not yet known to the class, if its module has postponed annotations
+            wrapper = get_origin(annotation)  # With postponed annotations, __required_keys__ does not see Required.
             if wrapper is Required or (wrapper is not NotRequired and name in kind.__required_keys__):
                 self._required.append(name)
             reader = _reader_of(annotation)
@@ -64,15 +64,15 @@ class Fields:
 
     @property
     def names(self) -> Collection[str]:
-        """Of all fields, in their order."""
+        """The names of all fields, in their order."""
         return self._readers
 
     def are_in(self, names: Collection[str]) -> bool:
-        """Whether an object with these names has the required fields, and no others than fields."""
+        """Return True if these names include the required fields, and only fields."""
         return set(self._required) <= set(names) <= self._readers.keys()
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the fields that are there. Raises ValueError."""
+        """Return the values of the given fields. Raises ValueError."""
         for name in self._required:
             if name not in given:
                 raise ValueError(f"it lacks {name!r}")
@@ -86,13 +86,13 @@ class Fields:
         return found
 
     def schema(self) -> Schema:
-        """What the object looks like, as a JSON Schema."""
+        """Return the JSON Schema of the object."""
         properties = {name: schema for name, (_, schema) in self._readers.items()}
         return {"type": "object", "properties": properties, "required": self._required}
 
 
 def fields_type(owner: str, fields: Mapping[str, tuple[Any, bool]]) -> type:
-    """A TypedDict of these names: the annotation of each, and whether it is required. owner: what it is named after."""
+    """Return a TypedDict of these fields. fields: by name, annotation and True if required. owner: for its name."""
     annotations = {name: kind if is_required else NotRequired[kind] for name, (kind, is_required) in fields.items()}
     make: Any = TypedDict  # whose name a type checker wants as a literal
     made: type = make(f"fields of {owner}", annotations)
@@ -100,18 +100,18 @@ def fields_type(owner: str, fields: Mapping[str, tuple[Any, bool]]) -> type:
 
 
 def fields_schema(fields: Mapping[str, Any]) -> Schema:
-    """The JSON Schema of an object with these fields, all required. Raises MisuseError for a type that is no field."""
+    """Return the JSON Schema of an object with these fields, all required. Raises MisuseError for unreadable types."""
     make: Any = TypedDict
     return Fields(make("fields", dict(fields))).schema()
 
 
 def is_field(annotation: Any) -> bool:
-    """Whether a field of this type can be read from JSON."""
+    """Return True if a field of this type can be read from JSON."""
     return _reader_of(annotation) is not None
 
 
 def _reader_of(kind: Any) -> _Reader | None:
-    """What reads a value of this type, and its JSON Schema; None for a type that it does not know."""
+    """Return the reader of values of this type, and their JSON Schema; None for an unknown type."""
     if (generic := get_origin(kind)) is not None:
         return _GENERICS[generic](*get_args(kind)) if generic in _GENERICS else None
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -120,7 +120,7 @@ def _reader_of(kind: Any) -> _Reader | None:
 
 
 def _of_choices(choices: Mapping[Any, Any]) -> _Reader | None:
-    """By their JSON values."""
+    """Return a reader of choices by their JSON values; None if one is neither text nor a whole number."""
     is_known = all(type(value) in (str, int) for value in choices)
     return (partial(_one_of, choices), {"enum": list(choices)}) if is_known else None
 
@@ -146,7 +146,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _of_type(kind: type, what: str, value: Any) -> Any:
-    if type(value) is not kind:  # True is no number
+    if type(value) is not kind:  # Not isinstance: True is an int there.
         raise ValueError(f"must be {what}")
     return value
 

@@ -1,4 +1,4 @@
-"""One schema that says what several say together: those of `allOf`, and words beside `$ref` or a choice. Pure."""
+"""Merges several schemas into one: those of `allOf`, and keywords beside `$ref` or a choice. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _NOTES: Final = frozenset(
     {"$comment", "$defs", "$id", "$schema", "default", "deprecated", "description", "discriminator", "examples"}
     | {"readOnly", "title", "writeOnly"}
 )
-"""What says nothing of values, or nothing that the choices do not say."""
+"""Keywords that do not constrain values, or repeat the choices."""
 _NEVER: Final[Schema] = {"enum": []}
 
 
 class Resolving:
-    """The parts of one whole schema, with what they refer to. Each part gives the same objects each time.
+    """The parts of one whole schema, with references resolved. Each part gives the same objects each time.
 
-    So that who compares sees that a reference leads back to where it was.
+    So a comparison notices by identity that a reference leads back to where it was.
     """
 
     def __init__(self, whole: Schema) -> None:
         self._whole = whole
         self._known: dict[int, tuple[Any, list[Schema]]] = {}
-        """By the `id` of a part, which is kept with it."""
+        """By the `id` of a part. The part is kept with it, so that the id is not used again."""
 
     def choices(self, part: Any) -> list[Schema]:
-        """The schemas of which a value has to match one: none is a choice itself, or of several types."""
+        """Return the schemas of which a value has to match one; none is a choice itself, or of several types."""
         if id(part) not in self._known:
             self._known[id(part)] = part, self._choices(part)
         return self._known[id(part)][1]
@@ -48,7 +48,9 @@ class Resolving:
         return [part]
 
     def _flat(self, part: Any) -> Schema:
-        """The part without `$ref` and `allOf`. Itself, if it has none; what it refers to, if it says nothing more."""
+        """Return the part without `$ref` and `allOf`: itself if it has none; the referred one if nothing stands beside
+        it.
+        """
         if isinstance(part, bool):
             return {} if part else _NEVER
         parts = [self._flat(self._referred(part["$ref"]))] if "$ref" in part else []
@@ -64,7 +66,7 @@ class Resolving:
 
 
 def merged(parts: Iterable[Schema]) -> Schema:
-    """A schema of the values that match all of these, which have neither `$ref` nor `allOf`."""
+    """Return a schema of the values that match all of these. The parts have neither `$ref` nor `allOf`."""
     first, *others = parts
     if not others:
         return first
@@ -76,11 +78,11 @@ def merged(parts: Iterable[Schema]) -> Schema:
 
 
 def _both(word: str, one: Any, other: Any) -> Any:
-    """The value of a word in a schema that says what two say."""
+    """Return the value of a keyword that constrains as both values do."""
     if one == other or word in _NOTES:
         return one
     both = _OF_BOTH.get(word)
-    return f"{one} and {other}" if both is None else both(one, other)  # such as patterns: like none but itself
+    return f"{one} and {other}" if both is None else both(one, other)  # such as patterns: unequal to all but itself
 
 
 def _all(parts: list[Any]) -> Any:
@@ -90,14 +92,14 @@ def _all(parts: list[Any]) -> Any:
 
 
 def _type_of_both(one: str | list[str], other: str | list[str]) -> list[str]:
-    """Those of both; an integer is a number."""
+    """Return the types that both allow; an integer is a number."""
     first, second = ([each] if isinstance(each, str) else each for each in (one, other))
     kinds = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
     return kinds + [kind for kind in second if kind == "integer" and "number" in first and kind not in kinds]
 
 
 def multiple_of_both(one: float, other: float) -> float:
-    """What the multiples of both are multiples of, if one of them is such a multiple; else their product, which is."""
+    """Return the larger divisor if it is a multiple of the other; else their product, a common multiple."""
     for each, divisor in ((one, other), (other, one)):
         if is_multiple(each, divisor):
             return each
@@ -105,7 +107,7 @@ def multiple_of_both(one: float, other: float) -> float:
 
 
 def is_multiple(value: float, of: float) -> bool:
-    """By their decimal digits: 0.3 is three times 0.1."""
+    """Return True if `value` is a multiple of `of` by their decimal digits: 0.3 is three times 0.1."""
     return (Fraction(str(value)) / Fraction(str(of))).denominator == 1
 
 

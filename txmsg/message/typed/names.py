@@ -1,4 +1,4 @@
-"""What a subscription names: one topic, or all whose names begin with a prefix, as rules of access name them."""
+"""Names of subscriptions: one topic, or a prefix and `*`, as in rules of access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txmsg.message import check_name
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it names all topics with a prefix: `order.*`, or `*` for all."""
+    """Return True for a pattern of all topics with a prefix: `order.*`, or `*` for all."""
     return text.endswith("*")
 
 
@@ -20,19 +20,19 @@ def check_topics(text: object) -> str:
 
 
 def prefix_of(pattern: str) -> str:
-    """What the names begin with."""
+    """Return the prefix of a pattern."""
     return pattern.removesuffix("*")
 
 
 def matches(topics: str, name: str) -> bool:
-    """Whether this is the topic, or one of those with the prefix. `*` leaves out `%RETRY%GROUP` and the like."""
+    """Return True if the name is the topic, or has the pattern's prefix. `*` excludes `%RETRY%GROUP` and the like."""
     if not is_pattern(topics):
         return topics == name
     return name.startswith(prefix_of(topics)) and (topics != "*" or not name.startswith("%"))
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether a topic could be of both."""
+    """Return True if a topic could match both."""
     if is_pattern(one) and is_pattern(other):
         return prefix_of(one).startswith(prefix_of(other)) or prefix_of(other).startswith(prefix_of(one))
     return matches(one, other) or matches(other, one)

@@ -11,7 +11,7 @@ from txmsg.message.typed.topic import Topic
 
 
 def outgoing(owner: str, message: Message | str | Topic[Any], value: object = ..., **options: Any) -> Message:
-    """The message that a caller of `owner` sends: the one given, or that of a topic and a value.
+    """Return the message that a caller of `owner` sends: the given one, or one made of a topic and a value.
 
     Raises InvalidMessage, MisuseError.
     """
@@ -34,7 +34,7 @@ def message_of(
     ordering_key: object = None,
     tag: str | None = None,
 ) -> Message:
-    """The message with this payload of a `Topic`; for a topic's name its body is the value as JSON, or the bytes given.
+    """Return the message of a value: by its `Topic`; for a topic's name, with the value as JSON, or the given bytes.
 
     Raises InvalidMessage, MisuseError.
     """

@@ -1,4 +1,4 @@
-"""Whether the schema of a topic may be registered beside the versions that are. Pure: others know where these are."""
+"""Decides if a topic's schema may be registered beside the registered versions. Pure: knows no storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SchemaVersion:
 
 
 def schema_of(topic: Topic[Any]) -> SchemaVersion:
-    """That of a topic as it is declared."""
+    """Return the schema of a topic as the application declares it."""
     return SchemaVersion(
         topic=topic.name,
         version=topic.version,
@@ -41,7 +41,7 @@ def schema_of(topic: Topic[Any]) -> SchemaVersion:
 
 
 def latest_before(topic: Topic[Any], registered: Sequence[SchemaVersion]) -> int | None:
-    """After which version that of the topic is to be registered, 0 if it is the first; None: it is there already.
+    """Return the version after which the topic's is to be registered, 0 for the first; None if it is registered.
 
     registered: all versions of the topic. Raises MisuseError with the fields for a version that must not be added.
     """
@@ -50,6 +50,8 @@ def latest_before(topic: Topic[Any], registered: Sequence[SchemaVersion]) -> int
     if latest is None:
         return 0
     what = f"version {new.version} of topic {new.topic!r}"
+    # Both directions rather than equal texts (decision 0086): another release of pydantic may describe the same model
+    # in other words.
     for same in registered:
         if same.version == new.version:
             if found := [*_not_read(same, new, reads_all=True), *_not_read(new, same, reads_all=True)]:

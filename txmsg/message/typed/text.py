@@ -15,7 +15,7 @@ from uuid import UUID
 _INT_KEY_MAX: Final = 10**100
 
 NOT_JSON: Final = (TypeError, ValueError, RecursionError)
-"""What `json_of` raises for a value that JSON cannot represent."""
+"""The exceptions of `json_of` for a value that JSON cannot represent."""
 
 
 def json_of(value: object) -> bytes:
@@ -27,7 +27,7 @@ def json_of(value: object) -> bytes:
 
 
 def why_not_json(exc: Exception) -> str:
-    """What `json_of` says in its exception, in words for the caller."""
+    """Return the reason of an exception of `json_of`, in words for the caller."""
     if isinstance(exc, UnicodeEncodeError):
         return f"it holds the lone surrogate {exc.object[exc.start]!r}"
     if isinstance(exc, RecursionError):
@@ -36,7 +36,7 @@ def why_not_json(exc: Exception) -> str:
 
 
 def key_of(value: object) -> str | None:
-    """The text of a key; None for a value that has no short one."""
+    """Return the text of a key; None for a value that has no short one."""
     if isinstance(value, str):
         return value
     if isinstance(value, UUID | Decimal) or (isinstance(value, int) and abs(value) < _INT_KEY_MAX):
@@ -47,12 +47,12 @@ def key_of(value: object) -> str | None:
 
 
 def named(value: object) -> str:
-    """The type of a value, with its article."""
+    """Return the name of a value's type, with its article."""
     return named_type(type(value))
 
 
 def named_type(kind: type) -> str:
-    """The name of a type, with its article."""
+    """Return the name of a type, with its article."""
     name = kind.__name__
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
@@ -82,7 +82,7 @@ def _duration_of(value: timedelta) -> str:
 
 
 def _field_names(value: Any) -> Iterable[str] | None:
-    """Of a dataclass, or of a struct of msgspec."""
+    """Return the names of the fields of a dataclass or a msgspec struct; None for other values."""
     if dataclasses.is_dataclass(value):
         return [field.name for field in dataclasses.fields(value)]
     names: Iterable[str] | None = getattr(value, "__struct_fields__", None)

@@ -1,4 +1,4 @@
-"""`Topic`: the name of a topic with the type of its payloads, the same object for those who send and who receive."""
+"""`Topic`: the name of a topic with the type of its payloads, one object for senders and receivers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Topic(Generic[P]):
         if type(version) is not int or not 1 <= version < 2**31:
             raise MisuseError(f"version={shown(version)} of topic {name!r} must be a whole number from 1 on")
         self.version = version
-        """Of the schema."""
+        """The version of the schema."""
         if compatibility not in get_args(Compatibility):
             choices = ", ".join(get_args(Compatibility))
             raise MisuseError(f"compatibility={shown(compatibility)} of topic {name!r} must be one of {choices}")
         self.compatibility = compatibility
-        """With the latest version, when this one is registered."""
+        """The compatibility with the latest version that is demanded when this one is registered."""
         if cloudevents == "" or not isinstance(cloudevents, bool | str):
             raise MisuseError(
                 f"cloudevents={shown(cloudevents)} of topic {name!r} must be True, False, or the source of its events"
@@ -92,7 +92,7 @@ class Topic(Generic[P]):
         return str(self._source) if self._source else None
 
     def schema(self) -> Schema:
-        """The JSON Schema of the bodies; {} if anything is valid."""
+        """Return the JSON Schema of the bodies; {} if anything is valid."""
         return self._codec.schema()
 
     # ---- sending
@@ -107,7 +107,10 @@ class Topic(Generic[P]):
         deliver_after: timedelta | None = None,
         first_check_after: timedelta | None = None,
     ) -> Message:
-        """A message with this payload; the other parameters are those of `Message`. Raises InvalidMessage, too."""
+        """Return a message with this payload; the other parameters are those of `Message`.
+
+        Raises InvalidMessage, too.
+        """
         if not isinstance(payload, self._codec.made_as):
             raise InvalidMessage(
                 f"the payload for topic {self.name!r} is {shown(payload)}, not {named_type(self.payload_type)}: "
@@ -171,11 +174,11 @@ class Topic(Generic[P]):
         return text
 
     def _is_made_of(self, names: Collection[str]) -> bool:
-        """Whether a payload can be built from arguments with these names, as far as this is known."""
+        """Return True if a payload can be built from arguments with these names, as far as this is known."""
         return self._codec.is_made_of(names)
 
     def _made_of(self, arguments: Mapping[str, object], *, owner: str) -> P:
-        """The payload built from arguments of `owner`. Raises InvalidMessage."""
+        """Return the payload built from arguments of `owner`. Raises InvalidMessage."""
         try:
             return self._codec.make(arguments)
         except ValueError as exc:
@@ -186,7 +189,9 @@ class Topic(Generic[P]):
     # ---- receiving
 
     def payload_of(self, message: Message | ReceivedMessage) -> P:
-        """The payload of a message of the topic. Raises InvalidMessage with the validator's text."""
+        """Return the payload of a message of the topic. Raises InvalidMessage with the validator's text."""
+        # A missing header is accepted: messages that were sent with the topic's name have none. The body decides
+        # then.
         content_type = message.headers.get(CONTENT_TYPE_HEADER, self._content_type)
         if not self._codec.reads(content_type.partition(";")[0].strip().lower()):
             raise InvalidMessage(
@@ -203,10 +208,10 @@ class Topic(Generic[P]):
             ) from None
 
     def received(self, message: ReceivedMessage) -> ReceivedMessage[P]:
-        """The message with its payload, as handlers of the topic get it. Raises InvalidMessage."""
+        """Return the message with its payload, as handlers of the topic get it. Raises InvalidMessage."""
         return message._replace(payload=self.payload_of(message))
 
 
 def name_of(topic: str | Topic[Any]) -> str:
-    """The name of a topic."""
+    """Return the name of a topic."""
     return topic.name if isinstance(topic, Topic) else topic
