@@ -1,4 +1,4 @@
-"""When a message that failed is delivered again. Knows no database and no clock."""
+"""Delays before a failed message is redelivered. Knows no database and no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DELAYS_S: tuple[float, ...] = (
     *(minutes * _MINUTE_S for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
     *(1 * _HOUR_S, 2 * _HOUR_S),
 )
-"""1 s 5 s 10 s 30 s, 1 to 10 minutes, 20 and 30 minutes, 1 h 2 h."""
+"""Delays by attempt: 1 s 5 s 10 s 30 s, 1 to 10 minutes, 20 and 30 minutes, 1 h 2 h."""
 
 RETRIES_MAX = 16
 """Retries before a message is a dead letter: 17 deliveries in all."""
@@ -22,7 +22,7 @@ _DELAY_S_MAX = 7 * 24 * _HOUR_S  # what a consumer may ask for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The delay before each retry, and how many there are. Beyond the last delay, the last one repeats."""
+    """The delay before each retry, and the number of retries. Beyond the last delay, the last one repeats."""
 
     delays_s: tuple[float, ...] = DELAYS_S
     retries_max: int = RETRIES_MAX
@@ -34,10 +34,10 @@ class Backoff:
             raise ValueError(f"retries_max={self.retries_max} must be at least 0 (0: dead letter at the first failure)")
 
     def delay_s(self, attempt: int, asked_s: float | None = None, *, is_least: bool = False) -> float | None:
-        """Seconds from the failure of delivery `attempt` (from 1) to the next, or None: now it is a dead letter.
+        """Return seconds from the failure of delivery `attempt` (from 1) to the next; None if it becomes a dead letter.
 
-        asked_s: what the consumer asked for instead, bounded by 0 and 7 days. It changes when, not how often.
-        is_least: it asked for at least so long.
+        asked_s: the delay that the consumer asked for instead, bounded by 0 and 7 days; it does not change the number
+        of retries. is_least: it asked for at least this delay.
         """
         assert attempt >= 1, f"attempt {attempt}: deliveries count from 1"
         if attempt > self.retries_max:

@@ -1,4 +1,4 @@
-"""A child process: started, awaited until it is ready, killed or stopped in order. Knows nothing of what it runs.
+"""A child process: started, awaited until it is ready, killed or stopped in order. Knows nothing of its program.
 
 `txmsg up`, the demos, the tests and the benchmarks start their processes by this. Run as a program, this module runs
 another one that need not know its parent, and that ends in order when the parent is gone:
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 LISTENING: Final = "listening on "
-"""How the line begins by which servers say that they are ready; the address follows."""
+"""The prefix of the line by which a server reports that it is ready; the address follows."""
 
 
 class ChildFailed(RuntimeError):
@@ -28,7 +28,7 @@ class ChildFailed(RuntimeError):
 
 
 class ChildProcess(Protocol):
-    """What a Child needs of a process; subprocess.Popen is one. Its stdout is a pipe."""
+    """The process interface of a Child, as subprocess.Popen has it. Its stdout is a pipe."""
 
     @property
     def pid(self) -> int: ...
@@ -46,17 +46,17 @@ Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], ChildProcess]
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
-    """The usual way: the child imports nothing from the working directory, which may be another user's, or /tmp."""
+    """Start a module whose imports exclude the working directory, which may be another user's, or /tmp."""
     return spawn_program([sys.executable, "-P", "-m", *command], environment, stderr)
 
 
 def spawn_application(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
-    """The same for modules of a user, who may have them in the working directory."""
+    """Start a user's module, which may be in the working directory."""
     return spawn_program([sys.executable, "-m", *command], environment, stderr)
 
 
 def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
-    """The same for a program that is not a module of Python."""
+    """Start a program that is not a module of Python."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -68,11 +68,12 @@ def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr
 
 
 class Child:
-    """One process, started by the constructor, and those that it starts: all of them end with it.
+    """One process, started by the constructor, with its own children, which end with it.
 
-    name: how errors call it. log: the file to which its stderr is appended, or what is called with each line of it, on
-    another thread. ready: how the line of its stdout begins that says it is ready. env: what is added to this process's
-    environment. on_line: called with each line of its stdout, on another thread; on_end: when it has closed that.
+    name: its name in errors. log: the file to which its stderr is appended, or a function that is called with each line
+    of it, on another thread. ready: the prefix of the line of its stdout that reports it as ready. env: additions to
+    this process's environment. on_line: called with each line of its stdout, on another thread; on_end: called when its
+    stdout is closed.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class Child:
     ) -> None:
         self.name = name
         self.address = ""
-        """What it printed after `ready`."""
+        """The text that it printed after `ready`."""
         self.last_line = ""
-        """What it printed last."""
+        """The last line of its stdout."""
         self._log, self._ready_prefix, self._on_line, self._on_end = log, ready, on_line, on_end
         self._is_ready = self._is_stopped = False
         self._is_ready_or_ended = threading.Event()
@@ -118,7 +119,7 @@ class Child:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has said so."""
+        """True once it has reported that it is ready."""
         return self._is_ready
 
     @property
@@ -128,13 +129,13 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """How it ended: "by SIGKILL", "with exit status 1"."""
+        """The way it ended: "by SIGKILL", "with exit status 1"."""
         status = self.returncode
         assert status is not None, f"{self.name} runs"
         return f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
 
     def wait_ready(self, timeout_s: float = 240.0) -> str:
-        """Returns its address when it is ready. Raises ChildFailed if it ends first or takes too long."""
+        """Wait until it is ready, and return its address. Raises ChildFailed if it ends first or takes too long."""
         if not self._is_ready_or_ended.wait(timeout_s):
             raise ChildFailed(f"{self.name} was not ready after {timeout_s:g} s{self._log_says()}")
         if not self._is_ready:
@@ -145,16 +146,16 @@ class Child:
         return self.address
 
     def require_running(self) -> None:
-        """Raises ChildFailed when it has ended."""
+        """Raises ChildFailed if it has ended."""
         if self.returncode is not None:
             raise ChildFailed(f"{self.name} ended by itself, {self.ending}{self._log_says()}")
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit status, when it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for its end, and return its exit status. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout_s)
 
     def send_signal(self, signum: int) -> None:
-        """To it alone. Nothing if it has ended."""
+        """Send the signal to this process alone. Does nothing if it has ended."""
         self._process.send_signal(signum)
 
     def write_line(self, line: str) -> None:
@@ -164,14 +165,14 @@ class Child:
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL for it and for what it has started, as a crash would be: nothing is flushed, nothing is said."""
+        """Send SIGKILL to it and its own children, as in a crash: nothing is flushed or reported."""
         if self.returncode is None:
             self._kill_session()
 
     def stop(self, timeout_s: float = 10.0, signum: int = signal.SIGTERM) -> bool:
-        """Ends it by the signal, or by SIGKILL after this time; whether it ended in time. May be called again.
+        """End it by the signal, or by SIGKILL after `timeout_s`. Return True if it ended in time. May be called again.
 
-        Returns when it is gone, with all that it has started, and its output is read.
+        Returns when it and its own children are gone, and its output is read.
         """
         if self._is_stopped:
             return True
@@ -193,7 +194,7 @@ class Child:
         return is_in_time
 
     def log_tail(self, size_bytes: int = 3000) -> str:
-        """The end of the log, if it is a file."""
+        """Return the end of the log, at most `size_bytes`; "" if the log is not a file."""
         return self._log.read_bytes()[-size_bytes:].decode(errors="replace") if isinstance(self._log, Path) else ""
 
     def _log_says(self) -> str:
@@ -227,7 +228,7 @@ def _pass_on(fd: int, receive: Callable[[str], object]) -> None:
 
 
 def with_name(name: str, line: str) -> str:
-    """A line of a child's log. One of JSON names its process itself, and is left as it is for programs."""
+    """Return a line of a child's log with its name. A line of JSON names its process itself, and stays unchanged."""
     return line if line.startswith("{") else f"{name:8} {line}"
 
 
@@ -235,17 +236,17 @@ def with_name(name: str, line: str) -> str:
 
 
 def say(line: str) -> None:
-    """Tells the parent at once."""
+    """Print a line for the parent, and flush it."""
     print(line, flush=True)
 
 
 def exit_with_parent() -> None:
-    """Ends this process at once when the parent is gone, however it went."""
+    """End this process at once when the parent is gone, also after SIGKILL."""
     when_parent_is_gone(lambda: os._exit(3))
 
 
 def when_parent_is_gone(end: Callable[[], None]) -> None:
-    """Has `end` called, on a thread of its own, when the parent is gone, however it went. Takes stdin for that."""
+    """Call `end` on a thread of its own when the parent is gone, also after SIGKILL. Takes stdin for that."""
     from_parent = take_stdin()
 
     def watch() -> None:
@@ -257,14 +258,16 @@ def when_parent_is_gone(end: Callable[[], None]) -> None:
 
 
 def take_stdin() -> int:
-    """The descriptor of what was stdin, for this process alone: the programs that it starts find an empty one."""
+    """Return a descriptor of stdin for this process alone: programs that it starts find an empty stdin."""
+    # A duplicate is not inherited: a grandchild that held the pipe could keep it from telling that the parent is
+    # gone.
     taken = os.dup(0)
     empty_stdin()
     return taken
 
 
 def empty_stdin() -> None:
-    """From now on stdin is empty, here and for programs that this process starts."""
+    """Make stdin empty, for this process and for programs that it starts."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # unlike the others, programs inherit this one
     if null != 0:

@@ -1,4 +1,4 @@
-"""Durations, times and sizes: as options take them, such as a timedelta, and as people write them, such as 1h30m."""
+"""Durations, times and sizes, as options take them (a timedelta) and as people write them (1h30m)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from txmsg.errors import MisuseError, shown
 
 Seconds: TypeAlias = float | timedelta
-"""What an option takes whose name ends in `_s`."""
+"""The type of an option whose name ends in `_s`."""
 
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
@@ -19,7 +19,7 @@ _TEXT_S_MAX: Final = 100 * 365 * 86_400
 
 
 def check_seconds(name: str, value: object, *, least_s: float, most_s: float) -> float:
-    """An option in seconds between these; else MisuseError."""
+    """Return an option in seconds. Raises MisuseError outside of `least_s` to `most_s`."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and least_s <= seconds <= most_s:
         return float(seconds)
@@ -30,12 +30,12 @@ def check_seconds(name: str, value: object, *, least_s: float, most_s: float) ->
 
 
 def in_seconds(value: Seconds) -> float:
-    """A length of time as a number."""
+    """Return a duration in seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def seconds_in(text: str) -> float | None:
-    """Seconds, of numbers and ms, s, m, h or d, as in 1h30m. None for any other text."""
+    """Return the seconds of a text of numbers with ms, s, m, h or d, such as 1h30m. None for any other text."""
     if not re.fullmatch(f"({_PART.pattern})+", text):
         return None
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in _PART.findall(text))
@@ -43,7 +43,7 @@ def seconds_in(text: str) -> float | None:
 
 
 def number_in(given: object) -> float | None:
-    """A finite number, given as one or as its text. None for anything else."""
+    """Return a finite number, given as one or as its text. None for anything else."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         return None
     try:
@@ -54,7 +54,7 @@ def number_in(given: object) -> float | None:
 
 
 def duration_in(given: object) -> float | None:
-    """Seconds, of a number, or of a text as `seconds_in` reads and `shown_duration` writes. None for anything else."""
+    """Return the seconds of a number, or of a text in the form of `shown_duration`. None for anything else."""
     if given == "0s":
         return 0.0
     seconds = seconds_in(given) if isinstance(given, str) else None
@@ -62,7 +62,7 @@ def duration_in(given: object) -> float | None:
 
 
 def shown_duration(seconds: float) -> str:
-    """The shortest text that `seconds_in` reads as this one, to a millisecond."""
+    """Return the shortest text that `seconds_in` reads as this duration, to a millisecond."""
     left_ms = round(seconds * 1000)
     text = ""
     for unit in ("d", "h", "m", "s", "ms"):
@@ -72,13 +72,13 @@ def shown_duration(seconds: float) -> str:
 
 
 def size_in(text: str) -> int | None:
-    """Bytes, of a number and KiB, MiB, GiB or TiB, or of a number alone. None for any other text."""
+    """Return the bytes of a number with KiB, MiB, GiB or TiB, or of a number alone. None for any other text."""
     found = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB|TiB|)", text)
     return int(found[1]) * SIZE_UNITS[found[2]] if found else None
 
 
 def time_in(text: str) -> datetime | None:
-    """A time: ISO 8601, in UTC where it names no zone, or how long ago it was. None for any other text."""
+    """Return the time of a text: ISO 8601, in UTC without a zone, or a duration before now. None for other texts."""
     if (ago_s := seconds_in(text)) is not None:
         return datetime.now(UTC) - timedelta(seconds=ago_s)
     try:

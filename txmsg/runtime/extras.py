@@ -1,4 +1,4 @@
-"""Which extra of txmsg brings a package that is not installed. Imports none of them."""
+"""Finds the extra of txmsg that brings a missing package. Imports none of them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ PACKAGES: Final = {
     "pydantic": frozenset({"pydantic"}),
     "msgspec": frozenset({"msgspec"}),
 }
-"""What each extra brings, by the name that is imported. Of several that bring a package, the first is named."""
+"""The packages of each extra, by their import names. Of several extras with a package, errors name the first."""
 
 
 def lacking(what: str, exc: ModuleNotFoundError, words: Iterable[str]) -> str | None:
-    """Says which extra `what` needs; None if the module that was not found comes with none of them.
+    """Return a text that names the extra that `what` needs; None if no extra brings the missing module.
 
     words: of the name or command. One that is the name of an extra with this package decides: `txmsg worker`.
     """

@@ -1,8 +1,7 @@
-"""What becomes of txmsg's objects in a forked child: there each is as it was before its first use.
+"""Resets txmsg's objects in a forked child to their state before first use.
 
-A child has a copy of all memory, but only the thread that forked. So its copies of locks may never be released, nobody
-runs its copies of loops, and its connections are the parent's. Knows none of these: each object says itself what it was
-before its first use.
+A child has a copy of all memory, but only the thread that forked. So its copies of locks may never be released, no
+thread runs its copies of loops, and its connections are the parent's. Knows none of these: each object resets itself.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Renewed(Protocol):
     """An object with threads, locks, connections, or an identity."""
 
     def _renew(self) -> None:
-        """Makes it what it was before its first use. Called in the child, before anything else runs there."""
+        """Reset the object to its state before first use. Called in the child, before anything else runs there."""
 
 
 _all: weakref.WeakSet[Renewed] = weakref.WeakSet()
@@ -31,15 +30,15 @@ _log = EventLog(__name__)
 
 
 def renew_in_children(each: Renewed) -> None:
-    """Has each child that is forked from this process renew the object."""
+    """Register the object: each child that is forked from this process renews it."""
     _all.add(each)
 
 
 def keep(what: object) -> None:
-    """Keeps an object to the end of the process and beyond: it is never finalized.
+    """Keep an object until the process ends: it is never finalized.
 
-    Finalizers are for the parent's objects to run in the parent. In a child they would end its coroutines, whose
-    `finally` sends on its connections; and uvloop would take these out of the epoll instance, which both share.
+    Finalizers of the parent's objects must run in the parent only. In a child they would end the parent's coroutines,
+    whose `finally` sends on its connections; and uvloop would remove these from the epoll instance, which both share.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
 
@@ -56,6 +55,8 @@ def check_fork_was_told() -> None:
 def _renew_all() -> None:
     global _pid  # noqa: PLW0603 - of the process
     _pid = os.getpid()
+    # Reset at the fork rather than by a comparison of process ids at each use (decision 0057): that would be part of
+    # every path, and two threads that notice a fork at once would need a lock that may never be released.
     for each in list(_all):
         try:
             keep(dict(vars(each)))

@@ -10,7 +10,7 @@ from txmsg.runtime.extras import lacking
 
 
 def lazy_names(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package. module_of: the module of each of its public names.
+    """Return `__getattr__` and `__dir__` for a package. module_of: the module of each of its public names.
 
     A name that needs a package that is not installed raises ModuleNotFoundError with the extra that brings it.
     """
@@ -24,6 +24,7 @@ def lazy_names(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[st
             if (told := lacking(f"{package}.{name}", exc, module_of[name].split("."))) is None:
                 raise
             raise ModuleNotFoundError(told, name=exc.name, path=exc.path) from exc
+        # Set on the package, so that the next use of the name does not come here.
         setattr(sys.modules[package], name, value)
         return value
 

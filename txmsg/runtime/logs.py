@@ -1,4 +1,4 @@
-"""Events that txmsg logs, each with a stable name and its ids as fields, and how they are written: as text, or as JSON.
+"""Events that txmsg logs, each with a stable name and its ids as fields, and their formatters: text and JSON.
 
 Everything goes through `logging`. A record of txmsg has one attribute more than others, `txmsg`: a mapping with the
 name of the event and its fields. docs/events.md lists all events; it is made from the calls of `EventLog` in the code.
@@ -43,27 +43,27 @@ class EventLog:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, text: str, **fields: object) -> None:
-        """Logs what matters only when looking for a fault."""
+        """Log a detail that matters only in the search for a fault."""
         self._log(logging.DEBUG, event, text, fields)
 
     def info(self, event: str, text: str, **fields: object) -> None:
-        """Logs normal operation."""
+        """Log normal operation."""
         self._log(logging.INFO, event, text, fields)
 
     def warning(self, event: str, text: str, *, exc_info: BaseException | bool | None = None, **fields: object) -> None:
-        """Logs what may pass by itself."""
+        """Log a condition that may pass by itself."""
         self._log(logging.WARNING, event, text, fields, exc_info)
 
     def error(self, event: str, text: str, **fields: object) -> None:
-        """Logs what an operator must look at."""
+        """Log a condition that needs an operator."""
         self._log(logging.ERROR, event, text, fields)
 
     def exception(self, event: str, text: str, **fields: object) -> None:
-        """As `error`, with the traceback of the exception that is being handled."""
+        """Log as `error` does, with the traceback of the exception that is being handled."""
         self._log(logging.ERROR, event, text, fields, exc_info=True)
 
     def log(self, level: int, event: str, text: str, **fields: object) -> None:
-        """As the method of this level."""
+        """Log as the method of this level does."""
         self._log(level, event, text, fields)
 
     def _log(
@@ -89,14 +89,14 @@ class EventLog:
 
 
 class HourlyLog:
-    """For conditions that last: logs each event as an error, at most once an hour."""
+    """A logger of lasting conditions: logs each event as an error, at most once an hour."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._logged_at: dict[str, float] = {}  # bounded by the number of events
 
     def error(self, event: str, text: str, **fields: object) -> None:
-        """As `EventLog.error`, unless this event was logged within the hour."""
+        """Log as `EventLog.error` does, unless this event was logged within the hour."""
         now = time.monotonic()
         if now - self._logged_at.get(event, -_AGAIN_S) >= _AGAIN_S:
             self._logged_at[event] = now
@@ -135,7 +135,7 @@ class JsonFormatter(logging.Formatter):
         self.process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the line of a record."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": time.replace("+00:00", "Z"),
@@ -159,7 +159,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The event and its fields; nothing if a logger of others has used the attribute for something else."""
+    """Return the event and its fields; {} if another logger uses the attribute for something else."""
     found = getattr(record, "txmsg", None)
     if not isinstance(found, dict) or not isinstance(found.get("event"), str):
         return {}
@@ -167,7 +167,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _span_fields() -> dict[str, str]:
-    """Of the current span, in a process that uses OpenTelemetry. This imports nothing: most do not."""
+    """Return the ids of the current span, in a process that uses OpenTelemetry. Imports nothing: most do not use it."""
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     context = current().get_span_context() if current is not None else None
     if context is None or not (context.is_valid and context.trace_flags.sampled):
@@ -211,24 +211,24 @@ class StderrLines:
 
 
 def logger_of_application(module: str) -> logging.Logger:
-    """For a module of an application, which logs texts of its own and no events."""
+    """Return the logger of an application's module, which logs texts of its own and no events."""
     return logging.getLogger(module)
 
 
 def log_to_stderr(level: str, form: str = "text") -> None:
-    """Sets up logging for a process that is txmsg's own."""
+    """Set up logging for a process of txmsg's own."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def set_log_level(level: str, *, of: str | None = None) -> None:
-    """From now on, this is the lowest level that is logged, or that the logger `of` logs."""
+    """Set the lowest level that is logged, by all loggers or by the logger `of`."""
     logging.getLogger(of).setLevel(level.upper())
 
 
 def name_process(name: str) -> None:
-    """From now on each line of JSON has this name of the process, such as "broker broker-2"."""
+    """Set the name of the process in each line of JSON, such as "broker broker-2"."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonFormatter):
             handler.formatter.process = name

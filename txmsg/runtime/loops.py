@@ -1,4 +1,4 @@
-"""The event loop that servers and the background thread of the sync classes use: uvloop's where it is installed."""
+"""Event loops of servers and of the sync classes' background thread: uvloop's where it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop, not running."""
+    """Return a new loop, not running."""
     try:
         import uvloop
     except ImportError:
@@ -22,16 +22,16 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run."""
+    """Run a coroutine as asyncio.run does, on a loop of `new_loop`."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
 
 def new_application_loop() -> asyncio.AbstractEventLoop:
-    """A loop for the user's code, not running.
+    """Return a new loop for the user's code, not running.
 
-    At its end nothing waits for what that code runs on threads (`asyncio.to_thread`), perhaps for ever: it was given
-    time before, and to wait for more would keep a process that was told to end.
+    Its end does not wait for functions on threads (`asyncio.to_thread`), which may hang: they were given time before,
+    and a longer wait would keep alive a process that was told to end.
     """
     loop = new_loop()
     # As many as asyncio's own executor has.
@@ -40,13 +40,13 @@ def new_application_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_application(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, on such a loop."""
+    """Run a coroutine as asyncio.run does, on a loop of `new_application_loop`."""
     with asyncio.Runner(loop_factory=new_application_loop) as runner:
         return runner.run(main)
 
 
 def is_running() -> bool:
-    """Whether a loop runs on this thread, so that what blocks it blocks all else there."""
+    """Return True if a loop runs on this thread: a blocking call would block everything else on it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

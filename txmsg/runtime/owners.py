@@ -1,4 +1,4 @@
-"""What the operating system refuses: which file, whose it is, who we are and what is missing. What root must not do.
+"""Explains refusals of the operating system by file, owner, user and mode. Keeps root out of others' directories.
 
 Knows nothing of logs and databases.
 """
@@ -17,15 +17,15 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED: Final = (errno.EACCES, errno.EPERM)
 _LINKS_MAX: Final = 40
 REFUSALS: Final = frozenset({*_FULL, *_REFUSED, errno.EROFS})
-"""Errors that are no defect of the program: a person can change what refuses."""
+"""Errors outside of the program: an operator can change the disk, the owner or the mode."""
 
 
 def require_own(directory: Path, what: str) -> None:
-    """Raises StorageError if root is to write in a directory that another user owns, or can replace.
+    """Raises StorageError if this is root and another user owns the directory, or can replace it.
 
-    Root's files there could not be written by that user afterwards, and links of that user would lead root elsewhere.
-    So each directory and link on the way there must be root's. What is not there yet is fine: look again when it is
-    made, since /tmp is open to all. what: of the directory, for the error.
+    That user could not write root's files afterwards, and links of that user could lead root elsewhere. So each
+    directory and link on the path must be root's. A path that does not exist yet passes: check again once it is
+    created, since /tmp is open to all. what: the directory's name in the error.
     """
     if os.geteuid() != 0 or (found := _of_another(directory)) is None:
         return
@@ -46,10 +46,12 @@ def require_own(directory: Path, what: str) -> None:
 
 
 def _of_another(directory: Path) -> tuple[Path, os.stat_result] | None:
-    """The first directory or link on the way there that another user owns; None if there is none.
+    """Return the first directory or link on the path that another user owns; None without one.
 
-    Who owns the root directory can replace all: in a user namespace, root's directories outside belong to `nobody`.
+    The owner of `/` is trusted, because it can replace everything: in a user namespace, directories of the outer root
+    belong to the user called `nobody`.
     """
+    # Component by component and by lstat: `resolve` would follow links of other users before their owner is known.
     trusted = {0, os.lstat("/").st_uid}
     here, rest = Path("/"), list(reversed(directory.absolute().parts[1:]))
     links = 0
@@ -77,9 +79,9 @@ def _of_another(directory: Path) -> tuple[Path, os.stat_result] | None:
 
 
 def refusal_text(exc: OSError, path: Path | str | None = None) -> str:
-    """Why the operating system has refused, and who can change that, in one clause without a full stop.
+    """Return the reason of a refusal and the remedy, in one clause without a full stop.
 
-    path: which file it was, unless `exc` names it.
+    path: the refused file, unless `exc` names it.
     """
     named = exc.filename if exc.filename is not None else path
     said = exc.strerror or str(exc)
@@ -94,12 +96,12 @@ def refusal_text(exc: OSError, path: Path | str | None = None) -> str:
 
 
 def is_full(exc: OSError) -> bool:
-    """Whether a disk, or a share of it, is full."""
+    """Return True if the disk, or the user's quota, is full."""
     return exc.errno in _FULL
 
 
 def name_of(uid: int) -> str | None:
-    """The user's name; None if there is none."""
+    """Return the user's name; None without one."""
     try:
         import pwd  # not on Windows
 
@@ -109,13 +111,13 @@ def name_of(uid: int) -> str | None:
 
 
 def user_text(uid: int) -> str:
-    """The user, for a person."""
+    """Return the user's name and id in words."""
     name = name_of(uid)
     return f"user id {uid}" if name is None else f"user {name} (id {uid})"
 
 
 def _missing(path: Path) -> str:
-    """Which file or directory refuses this user, whose it is, and what to do; "" if its mode is not what refuses."""
+    """Return the refusing file or directory, its owner, and the remedy; "" if its mode is not the reason."""
     who = user_text(os.geteuid())
     found = _refusing(path)
     try:
@@ -132,7 +134,7 @@ def _missing(path: Path) -> str:
 
 
 def _refusing(path: Path) -> Path:
-    """The first directory on the way that cannot be passed, else the file, else the directory that it would be in."""
+    """Return the first directory on the path that cannot be passed, else the file, else its directory."""
     absolute = path.absolute()
     for above in reversed(absolute.parents):
         if not os.access(above, os.X_OK, effective_ids=os.access in os.supports_effective_ids):

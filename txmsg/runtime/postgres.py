@@ -1,8 +1,8 @@
-"""Sessions with PostgreSQL: what each of them sets, in one place. Knows no statement beyond that.
+"""Sessions with PostgreSQL and the settings of each, in one place. Knows no other statement.
 
-Databases, roles and environments have defaults that applications and people chose for themselves: DateStyle German,
-PGCLIENTENCODING=LATIN1, serializable, a search_path of their own. So a session of txmsg asks for all that it
-relies on before its first statement. A test looks that no other module connects.
+Databases, roles and environments may have defaults of their own: DateStyle German, PGCLIENTENCODING=LATIN1,
+serializable, another search_path. So a session of txmsg sets everything that it relies on before its first statement.
+A test ensures that no other module connects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORM: Final[Mapping[str, str]] = {
     "standard_conforming_strings": "on",
     "array_nulls": "on",
 }
-"""The form of values, which the driver relies on. Only this is set where statements are the user's."""
+"""Settings for the form of values, which the driver relies on. Sessions for the user's statements set only these."""
 
 PINNED: Final[Mapping[str, str]] = {
     **FORM,
@@ -53,7 +53,7 @@ PINNED: Final[Mapping[str, str]] = {
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
 }
-"""What every session on a Notify database sets."""
+"""The settings of every session on a Notify database."""
 
 _SINCE: Final = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 _SETUP_S_MAX: Final = 30.0
@@ -67,7 +67,7 @@ KEEPALIVES: Final[Mapping[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""How soon a session whose server was cut off is seen to be gone: parameters of `connect`."""
+"""Parameters of `connect` that bound the time until a session notices that its server was cut off."""
 
 SERVER_KEEPALIVES: Final[Mapping[str, str]] = {
     "tcp_keepalives_idle": "5",
@@ -75,14 +75,14 @@ SERVER_KEEPALIVES: Final[Mapping[str, str]] = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "15s",
 }
-"""The same from the other side: how soon the server ends the session of a process that was cut off. By the defaults of
+"""The same for the server: they bound the time until it ends the session of a process that was cut off. By defaults of
 most systems it would keep it for two hours. A session on a Unix socket passes over them."""
 
 
 def connect(
     url: str, settings: Mapping[str, str] = PINNED, *, autocommit: bool = True, **parameters: Any
 ) -> psycopg.Connection[Any]:
-    """A session with these settings, whatever server, URL and environment say. Raises psycopg.Error.
+    """Return a session with these settings, which override server, URL and environment. Raises psycopg.Error.
 
     parameters: as psycopg.connect takes them; they may make it a session for replication.
     """
@@ -98,12 +98,12 @@ def connect(
 
 
 async def pin(connection: AsyncConnection[Any], settings: Mapping[str, str] = PINNED) -> None:
-    """Has a session in autocommit, which was connected with client_encoding ENCODING, set all this."""
+    """Apply the settings to a session in autocommit that was connected with client_encoding ENCODING."""
     await connection.execute(_statement(settings, connection.info.server_version))
 
 
 def _statement(settings: Mapping[str, str], server_version: int) -> sql.Composed:
-    """Without parameters, which a session for replication does not take."""
+    """Return the statement that sets them, without parameters: a session for replication takes none."""
     calls = [
         sql.SQL("pg_catalog.set_config({}, {}, false)").format(name, value)
         for name, value in settings.items()
@@ -113,11 +113,11 @@ def _statement(settings: Mapping[str, str], server_version: int) -> sql.Composed
 
 
 def shares_sessions(one: psycopg.Connection[Any], another: psycopg.Connection[Any]) -> bool:
-    """Whether something between here and the server gives each transaction any session of the server, as poolers do.
+    """Return True if transactions of one connection may get different sessions of the server, as behind a pooler.
 
-    Both connections are in autocommit, to the same server, and stay open. A single one does not tell: while nothing
-    else asks, it may get the same session each time; of a pooler that gives its sessions in turn, another one. So the
-    other connection takes a session for a transaction: that of the first, which then gets another.
+    Both connections are in autocommit, to the same server, and stay open. One connection is not enough: while idle, a
+    pooler may give it the same session each time. So the other connection holds a session in a transaction: if it is
+    the first one's, the first gets another.
     """
     try:
         for _ in range(_ROUNDS):
@@ -139,26 +139,28 @@ def _backend(connection: psycopg.Connection[Any]) -> int:
 
 
 def encoding_of(connection: psycopg.Connection[Any]) -> str:
-    """The database's encoding, which the server has told at the beginning."""
+    """Return the database's encoding, which the server reported at the start of the session."""
     return connection.info.parameter_status("server_encoding") or "unknown"
 
 
 def require_utf8(connection: psycopg.Connection[Any]) -> None:
-    """Raises StorageError when the Notify database has another encoding."""
+    """Raises StorageError if the Notify database has another encoding."""
     if (encoding := encoding_of(connection)) != ENCODING:
         raise StorageError(f"the Notify database {connection.info.dbname} has encoding {encoding}: {ENCODING_ADVICE}")
 
 
 def cut(connection: psycopg.Connection[Any] | AsyncConnection[Any]) -> None:
-    """Ends what is under way on a connection, from outside and at once: the driver sees it closed by the server."""
+    """End a connection's work from outside and at once: to the driver, the server has closed it."""
     with suppress(OSError, psycopg.Error):  # it is closed already
         with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+            # Not `close`, which would free a descriptor that the driver still uses; shutdown wakes its wait, on any
+            # thread.
             duplicate.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def cut_after(timeout_s: float, connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """For a server that takes a connection and says nothing more. No end for math.inf."""
+    """Cut the connection if the block takes longer: a server may accept and then stay silent. Never for math.inf."""
     timer = threading.Timer(min(timeout_s, threading.TIMEOUT_MAX), cut, (connection,))
     timer.daemon = True
     timer.start()

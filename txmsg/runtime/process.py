@@ -1,4 +1,4 @@
-"""The one background loop of a process. A forked child has one of its own.
+"""The background loop of a process, one for all. A forked child has its own.
 
 The sync classes run the asyncio core on this loop. One per process is enough, and costs one thread however many of
 them there are. Knows nothing of producers and consumers.
@@ -88,20 +88,20 @@ class LoopThread:
             raise
 
     def post(self, function: Callable[..., object], *args: object) -> None:
-        """Has the loop call `function` soon. Returns at once."""
+        """Schedule a call of `function` on the loop. Returns at once."""
         self.loop.call_soon_threadsafe(function, *args)
 
     def at_exit(self, owner: object, closer: Callable[[], Awaitable[None]] | None) -> None:
-        """What is to be awaited before the process ends for `owner`; None forgets it."""
+        """Register `closer`, which is awaited for `owner` before the process ends; None removes it."""
         if closer is None:
             self._closers.pop(owner, None)
         else:
             self._closers[owner] = closer
 
     def close_dropped(self, owner: object, what: str, source: object) -> None:
-        """For a finalizer: closes soon what nobody can close any more, and warns. Nothing after `at_exit(owner, None)`.
+        """Close a dropped object soon, and warn; for finalizers. Does nothing after `at_exit(owner, None)`.
 
-        what, source: what was dropped, in words (empty: it warns of nothing) and itself.
+        what, source: the dropped object in words (empty: no warning) and itself.
         """
         closer = self._closers.pop(owner, None)
         if closer is None or self.pid != os.getpid() or not self._thread.is_alive():
@@ -118,7 +118,7 @@ class LoopThread:
         closing.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
-        """Closes what is still open, then stops the loop and its thread. For the end of the process."""
+        """Close open objects, then stop the loop and its thread. For the end of the process."""
         with contextlib.suppress(TimeoutError, concurrent.futures.CancelledError):
             self.call(self._close_all(), timeout_s=STOP_TIMEOUT_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -129,6 +129,7 @@ class LoopThread:
     async def _close_all(self) -> None:
         closers, self._closers = list(self._closers.values()), {}
         await asyncio.gather(*self._closing, *(closer() for closer in closers), return_exceptions=True)
+        # After the closers: they may still need tasks of the loop to send what is left.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -137,7 +138,7 @@ class LoopThread:
 
 
 def shared_loop() -> LoopThread:
-    """The background loop of this process, started at the first call."""
+    """Return the background loop of this process, started at the first call."""
     global _shared  # noqa: PLW0603 - one per process is the point
     with _lock:
         if _shared is None:

@@ -1,7 +1,7 @@
-"""What is kept of an exception for a person who looks later: what was raised, and where in the user's own code.
+"""The stored text of an exception, for operators: the error, and its place in the user's own code.
 
-Stored texts are cut, so what tells most comes first: a line of what was raised, the user's frames from the innermost
-one outwards, one line for all frames of libraries, then the rest of a long text.
+Stored texts are truncated, so the most telling parts come first: a line with the error, the user's frames from the
+innermost one outwards, one line for all frames of libraries, then the rest of a long text.
 
 Its words may quote the message: errors of databases name the values of a statement. Where a body is kept secret, only
 the class and the frames are kept (`without_words`).
@@ -22,7 +22,7 @@ from txmsg.errors import said_by
 _SUMMARY_LENGTH_MAX: Final = 160
 _FRAMES_MAX: Final = 5
 _CALLERS: Final = frozenset({"txmsg", "asyncio", "concurrent", "contextlib"})
-"""Packages whose frames stand around those of the user's function."""
+"""Packages whose frames surround those of the user's function."""
 _LIBRARIES: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<frozen",
@@ -38,13 +38,13 @@ _Place = tuple[FrameType, int]
 
 
 def with_reason(exc: Exception, reason: str) -> Exception:
-    """The exception, of another process, with what `text_of` made of it there, where its frames were."""
+    """Return an exception of another process with the text of `text_of` there, where its frames were."""
     exc.__dict__[_REASON] = reason
     return exc
 
 
 def text_of(exc: Exception) -> str:
-    """The reason why the user's function failed, in characters that can be kept."""
+    """Return the reason of a failure of the user's function, in characters that PostgreSQL can store."""
     if (reason := exc.__dict__.get(_REASON)) is not None:
         return str(reason)
     summary, rest = _summary(exc)
@@ -57,7 +57,7 @@ def text_of(exc: Exception) -> str:
 
 
 def without_words(text: str) -> str:
-    """Of a text that `text_of` has made what can quote no message: the class and the frames. Of another one nothing."""
+    """Return the class and the frames of a text of `text_of`, which quote no message; of other texts nothing."""
     first, *lines = text.split("\n")
     # Up to `_REST`, behind which are words, whatever they look like.
     where = list(itertools.takewhile(_WHERE.match, lines))
@@ -66,7 +66,7 @@ def without_words(text: str) -> str:
 
 
 def _summary(exc: BaseException) -> tuple[str, str]:
-    """A line of what was raised, and what it does not say."""
+    """Return a line with the error, and the rest of its text."""
     said = said_by(exc)
     first, _, rest = said.partition("\n")
     summary = f"{type(exc).__name__}: {first}"
@@ -76,7 +76,7 @@ def _summary(exc: BaseException) -> tuple[str, str]:
 
 
 def _where(exc: BaseException) -> Iterator[str]:
-    """The frames of the user's function, or of what it was that raised, if it was not that function."""
+    """Yield the frames of the user's function, or else of the code that raised."""
     places = list(traceback.walk_tb(exc.__traceback__))
     root = _root_of_user(places)
     own = [place for place in places if _is_own(place, root)]
@@ -91,9 +91,9 @@ def _where(exc: BaseException) -> Iterator[str]:
 
 
 def _root_of_user(places: list[_Place]) -> str | None:
-    """The package of the user's function: the first one outside of libraries, or else the first one that is not ours.
+    """Return the package of the user's function: the first outside of libraries, or else the first that is not ours.
 
-    For an application may be installed as libraries are.
+    An application may be installed as libraries are.
     """
     others = [place for place in places if _package(place) not in _CALLERS]
     own = next((place for place in others if not _is_library(place)), others[0] if others else None)

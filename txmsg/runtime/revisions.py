@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def revisions(directory: Path) -> Sequence[str]:
-    """All that this release has, oldest first."""
+    """Return all revisions of this release, oldest first."""
     return sorted(path.name for path in directory.iterdir() if path.name.isdecimal())
 
 
 def sql_files(directory: Path, revision: str, pattern: str = "*.sql") -> Sequence[str]:
-    """The texts of what brings a database to a revision from the one before it, in the order of the files' names."""
+    """Return the texts that bring a database to a revision from the one before, in the order of the files' names."""
     return [path.read_text(encoding="utf-8") for path in sorted((directory / revision).glob(pattern))]

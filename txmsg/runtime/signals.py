@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end what runs in the foreground, in good order; SIGHUP has it read its settings again."""
+"""SIGINT and SIGTERM stop the work in the foreground in order; SIGHUP makes it read its settings again."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _forking = threading.local()
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Has SIGINT and SIGTERM call `stop`, once; a second one acts as it did before. Only on the main thread.
+    """Call `stop` on SIGINT and SIGTERM, once; a second signal acts as it did before. Only on the main thread.
 
-    A signal with a handler of the application's, or of its server's, is left to that: two of them would each believe
-    to end the process. Several may be within this at a time, as coroutines of one loop: all are stopped.
+    A signal with a handler of the application or its server is left alone: two handlers would both try to end the
+    process. Several blocks may be entered at a time, as by coroutines of one loop: all are stopped.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -49,31 +49,31 @@ def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def wait_for(stop: threading.Event) -> None:
-    """Returns when this is set, also by a handler of signals. On any thread."""
-    # In turns: of a process that is stopped (SIGSTOP) any thread may take the signal when it goes on, which does not
-    # wake the main thread, and only that runs handlers.
+    """Wait until the event is set, also by a handler of signals. On any thread."""
+    # Not one wait without end: after SIGSTOP and SIGCONT any thread may take the signal, which does not wake the main
+    # thread, and only that one runs handlers.
     while not stop.wait(_LOOK_S):
         pass
 
 
 def _is_default(handler: _Handler) -> bool:
-    """asyncio.run has one for SIGINT that cancels its main task: no better way to stop than ours."""
+    """Return True for Python's and asyncio's handlers. asyncio.run's cancels its main task, which `stop` replaces."""
     is_asyncios = isinstance(getattr(getattr(handler, "func", None), "__self__", None), asyncio.Runner)
     return is_asyncios or handler in {signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler}
 
 
 def take_repeats_as_one() -> None:
-    """From now on a second signal changes nothing: of a stop this process gets one from each who is asked to stop it.
+    """Ignore further signals after the first one: a single stop may send several to this process.
 
-    systemd signals all processes of a unit, and so does a supervisor that is one of them. It is for processes that
-    another one ends if they take too long.
+    systemd signals all processes of a unit, and so does a supervisor that is one of them. For processes that another
+    one ends if they take too long.
     """
     global _repeats  # noqa: PLW0603 - signals are of the process
     _repeats = True
 
 
 def has_come() -> bool:
-    """Whether a signal has stopped this process."""
+    """Return True if a signal has stopped this process."""
     return _came
 
 
@@ -95,9 +95,9 @@ def _give_back() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Has SIGINT and SIGTERM change nothing, for a process that another one ends in order. On the main thread.
+    """Ignore SIGINT and SIGTERM, in a process that another one ends in order. On the main thread.
 
-    Not by SIG_IGN, which the programs that this process starts would inherit.
+    Not by SIG_IGN, which programs that this process starts would inherit.
     """
     for number in _STOPPING:
         signal.signal(number, _pass_over)
@@ -108,8 +108,8 @@ def _pass_over(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-# A copy of this process, as multiprocessing makes them, is not what is to be stopped in order: signals end it. Until
-# they do, none is let through.
+# A forked copy of this process, as multiprocessing makes them, is not stopped in order: signals end it. They are
+# blocked around the fork, so that none reaches the copy while it still has the parent's handlers.
 
 
 def _block() -> None:
@@ -139,7 +139,7 @@ os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_giv
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that the signals set from now on. On the event loop of the main thread."""
+    """Return an event that SIGINT and SIGTERM set from now on. On the event loop of the main thread."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _STOPPING:
@@ -148,12 +148,12 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def call_on_hangup(call: Callable[[], None]) -> None:
-    """Has SIGHUP call this on the event loop of the main thread, which the caller is on."""
+    """Call `call` on SIGHUP, on the event loop of the main thread, on which the caller runs."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, call)
 
 
 def call_on_hangup_by_thread(call: Callable[[], None]) -> None:
-    """Has SIGHUP call this on a thread of its own. On the main thread, of a process without an event loop."""
+    """Call `call` on SIGHUP, on a thread of its own. On the main thread, in a process without an event loop."""
     asked: SimpleQueue[None] = SimpleQueue()  # a signal may come while a handler of it runs: `put` allows that
 
     def work() -> None:

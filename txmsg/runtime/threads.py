@@ -1,4 +1,4 @@
-"""Threads for the user's functions. Knows nothing of what they do, but that one of them may hang for ever."""
+"""Threads for the user's functions. Knows nothing of these, but that one of them may hang for ever."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _Work = tuple[Future[Any], Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """As many threads as `count`, started when they are needed.
+    """A pool of at most `count` daemon threads, started when they are needed.
 
-    A ThreadPoolExecutor by its class only, which loops ask for: the threads of others are waited for when a loop or the
-    interpreter ends, so a function that hangs would keep a process that was told to end. What waits is bounded by those
-    who submit.
+    A subclass of ThreadPoolExecutor only because loops require that class: its own threads are waited for when a loop
+    or the interpreter ends, so a function that hangs would keep alive a process that was told to end. The queue has no
+    bound: callers bound what they submit.
     """
 
     def __init__(self, count: int, *, name: str) -> None:
@@ -33,7 +33,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Runs the function on a thread when one is free."""
+        """Run the function on a thread when one is free."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -45,7 +45,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Takes nothing more and cancels what has not begun. Never waits. Doing so twice is fine."""
+        """Accept no more work and cancel what has not begun. Never waits. May be called twice."""
         with self._lock:
             self._closed = True
             with suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""The user's functions that txmsg calls: handlers and check listeners. Whatever they do, the loop goes on.
+"""Calls the user's functions, handlers and check listeners, so that no behaviour of theirs ends the loop.
 
 Checks what can be checked when they are given, so that a mistake shows at import and not at the first lost message.
 Knows neither messages nor brokers.
@@ -19,25 +19,25 @@ from typing import Any, Final, TypeVar
 from txmsg.errors import MisuseError, said_by, shown
 
 in_handler: contextvars.ContextVar[bool] = contextvars.ContextVar("txmsg_in_handler", default=False)
-"""Whether a handler is being run: one that calls `stop` must not wait for itself."""
+"""True while a handler runs: one that calls `stop` must not wait for itself."""
 _LAZY: Final = (GeneratorType, AsyncGeneratorType, map, filter, itertools.starmap)
-"""What runs when somebody reads it, long after the transaction in which it was made."""
+"""Types that run only when they are iterated, long after the transaction in which they were made."""
 
 R = TypeVar("R")
 
 
 class NotBegun(BaseException):
-    """Raised by what stands before a user's function, which is not called now: its argument comes again.
+    """Raised before a user's function is called, so that it is not called now: its argument is delivered again.
 
     Not an Exception, so that nothing around the function takes it for a failure.
     """
 
 
 class UserFunction:
-    """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
+    """A function of one argument, `def` or `async def`. Raises MisuseError for objects that cannot be called so.
 
-    around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call, or None.
-    convert: makes of an argument what the function is called with. finish: as `finished`, of its name and result.
+    around: returns for an argument the context manager that `on_loop` and `on_thread` enter around the call, or None.
+    convert: converts the argument for the function. finish: as `finished`, called with name and result.
     """
 
     __slots__ = ("_around", "_finish", "_function", "_name", "is_coroutine")
@@ -60,19 +60,20 @@ class UserFunction:
         self.is_coroutine = is_coroutine(function)
 
     async def __call__(self, argument: object, threads: Executor) -> Any:
-        """What the function returns; a plain one runs on a thread.
+        """Call the function and return its result; a plain one runs on a thread.
 
-        Raises what it raises, but as an Exception: asyncio lets SystemExit end the loop, takes a CancelledError for
-        the cancellation of the caller, and never learns of a StopIteration.
+        Its exceptions are raised, but always as an Exception: asyncio lets SystemExit end the loop, takes a
+        CancelledError for the cancellation of the caller, and never sees a StopIteration.
         """
         if self.is_coroutine:
             return await self.on_loop(argument)
+        # run_in_executor does not pass the context on, as asyncio.to_thread does.
         context = contextvars.copy_context()
         run = asyncio.get_running_loop().run_in_executor(threads, context.run, self._call, argument)
         return await self._awaited(run)
 
     def on_loop(self, argument: object) -> Coroutine[Any, Any, Any]:
-        """The same of a coroutine function."""
+        """Call a coroutine function, on the loop."""
         block = None if self._around is None else self._around(argument)
         if block is None:
             return self._awaited(self._function(argument))
@@ -83,7 +84,7 @@ class UserFunction:
             return await self._awaited(self._function(argument))
 
     def on_thread(self, argument: object, loop: asyncio.AbstractEventLoop) -> Any:
-        """The same of a plain function, called on a thread; an awaitable that it returns is awaited on the loop."""
+        """Call a plain function, on a thread; an awaitable that it returns is awaited on the loop."""
         block = None if self._around is None else self._around(argument)
         if block is None:
             return self._on_thread(argument, loop)
@@ -134,7 +135,7 @@ class UserFunction:
 
 
 def finished(name: str, result: R) -> R:
-    """What a function has returned. Raises MisuseError for work that is yet to run: nobody would wait for it.
+    """Return a function's result. Raises MisuseError for work that has yet to run, because no caller would await it.
 
     name: of the function, in the error.
     """
@@ -151,25 +152,28 @@ def finished(name: str, result: R) -> R:
 
 
 async def finished_async(name: str, result: Any) -> Any:
-    """The same of a function that runs on a loop, where what it returned is awaited."""
+    """Return the result of a function that runs on a loop; an awaitable result is awaited first."""
     if result is not None and inspect.isawaitable(result):
         result = await result
     return finished(name, result)
 
 
 def is_coroutine(function: object) -> bool:
-    """Whether it is `async def`, or an object that is called as one."""
+    """Return True for an `async def`, or an object whose call is one."""
     return any(inspect.iscoroutinefunction(body) for body in (function, type(function).__call__))
 
 
 def name_of(function: object) -> str:
-    """How an error names a function."""
+    """Return the name of a function for errors."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
     return f"{name}()" if name else shown(function)
 
 
 def check_takes(what: str, function: object, *parameters: str, is_all: bool = True) -> Callable[..., Any]:
-    """`function` if it can be called with these parameters, by place; else MisuseError. is_all: with no others."""
+    """Return `function` if it can be called with these positional parameters. is_all: and needs no others.
+
+    Raises MisuseError otherwise.
+    """
     if not callable(function):
         raise MisuseError(
             f"{what} is {shown(function)}, not a function: give one that is called as {_call(parameters)}"
