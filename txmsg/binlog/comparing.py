@@ -24,7 +24,7 @@ class Compared(NamedTuple):
 
     @property
     def is_diverged(self) -> bool:
-        """Whether an operator has to decide."""
+        """True if an operator has to decide how to continue the queue."""
         return self.go_on.verdict in (QueueComparison.BEHIND, QueueComparison.DIFFERS)
 
 
@@ -36,7 +36,9 @@ class RefusedQueue(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where log and table begin to differ. log_end, table_end: the offsets after their last messages."""
+    """The place where a queue's log and table begin to differ. log_end, table_end: the offsets after their last
+    messages.
+    """
 
     topic: str
     number: QueueNumber
@@ -45,7 +47,7 @@ class Divergence(NamedTuple):
     table_end: int
 
     def error(self, log: str) -> MirrorDiverged:
-        """What to tell an operator; `log` is its name."""
+        """Return the error to show an operator. log: the log's name."""
         return MirrorDiverged(
             f"topic {self.topic} queue {self.number}: from offset {self.offset} on, the log {log} (to "
             f"{self.log_end - 1}) and the table (to {self.table_end - 1}) hold different messages, as after a "
@@ -58,7 +60,7 @@ class Divergence(NamedTuple):
 
 
 def require_latest(sink: MirrorSink, mirror: MirrorRow | None) -> None:
-    """Raises NotLeader if the log continues elsewhere, under a later generation than its own."""
+    """Raise NotLeader if the log continues elsewhere, under a later generation than its own."""
     if mirror is None or mirror.log_id != sink.log_id or (mirror.generation or 0) <= sink.generation:
         return
     raise NotLeader(
@@ -71,7 +73,9 @@ def require_latest(sink: MirrorSink, mirror: MirrorRow | None) -> None:
 def compare(
     session: Session, sink: MirrorSink, mirrors: TailerMirror, queues: Sequence[MirroredQueue]
 ) -> Iterator[Compared | RefusedQueue]:
-    """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
+    """Compare each queue with the table at the log's end, in the given order: by message, since offsets alone can
+    agree.
+    """
     tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
     if any(isinstance(tail, QueueTail) and tail.range is None for tail in tails.values()):
         tails = _as_noted(tails, mirrors, sink.log_id)
@@ -93,7 +97,7 @@ def compare(
 def _as_noted(
     tails: Mapping[MirroredQueue, QueueTail | Exception], mirrors: TailerMirror, log_id: int
 ) -> dict[MirroredQueue, QueueTail | Exception]:
-    """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
+    """Fill in ends that the log no longer knows with the positions that the mirror noted, if they are of this log."""
     mirror = mirrors.read_row()
     noted = mirrors.positions() if mirror is not None and mirror.log_id == log_id else {}
 
@@ -107,7 +111,7 @@ def _as_noted(
 
 
 def _looked_again(session: Session, compared: Compared, mark: MessageFingerprint | None) -> Compared:
-    """After the commits under way: what waits for a standby has come by replication, and is not visible yet."""
+    """Compare once more, after running commits: a row that waits for a standby was replicated before it is visible."""
     queue = compared.queue
     table.await_commits(session, queue.id)
     found = table.queues(session, [queue.topic], [])
@@ -118,7 +122,7 @@ def _looked_again(session: Session, compared: Compared, mark: MessageFingerprint
 
 
 def divergence(session: Session, sink: MirrorSink, compared: Compared) -> Divergence:
-    """Where a queue that has diverged begins to differ: all that both have of it is compared."""
+    """Return the offset at which a diverged queue begins to differ. Compares all messages that both have."""
     queue, (log_begin, log_end) = compared.queue, compared.in_log
     begin = max(log_begin, queue.begin)
     if queue.end <= begin:  # they have nothing in common

@@ -25,14 +25,14 @@ _PATTERN = re.compile(r"[A-Za-z0-9._%*?-]{1,127}\Z")
 
 
 def check_mirror_name(name: str) -> str:
-    """`name` if it can name a mirror, whose slot and publication are named after it; else MisuseError."""
+    """Return `name` if it can name a mirror, its slot and its publication; else raise MisuseError."""
     if not _NAME.match(name):
         raise MisuseError(f"mirror {shown(name)}: use a letter and up to 29 of the characters a-z 0-9 _")
     return name
 
 
 def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns if they can fit names of topics; else MisuseError."""
+    """Return the patterns if they can match topic names; else raise MisuseError."""
     for pattern in patterns:
         if not _PATTERN.match(pattern):
             raise MisuseError(
@@ -43,7 +43,7 @@ def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailerConfig:
-    """One mirror, and how it is kept up."""
+    """The settings of one mirror and its tailer."""
 
     storage: str = required(
         "The Notify database: postgresql://user@host:5432/database.",
@@ -107,7 +107,7 @@ class TailerConfig:
     http_listen: str = http_listen_setting()
     http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
-    """TLS of `http_listen`."""
+    """The TLS settings of `http_listen`."""
     insecure: bool = insecure_setting()
     tracing: bool = tracing_setting("appends of traced messages")
     log_level: str = log_level_setting()

@@ -41,7 +41,7 @@ _ANSWER_S_MAX: Final = 30.0
 
 
 def connect(url: str) -> Session:
-    """A session in autocommit. Raises BrokerUnavailable while the database is away."""
+    """Return a session in autocommit. Raises BrokerUnavailable while the database is away."""
     session = _connected(url)
     try:
         require_utf8(session)
@@ -52,9 +52,9 @@ def connect(url: str) -> Session:
 
 
 def require_own_session(session: Session, url: str) -> None:
-    """Raises StorageError if a pooler gives each transaction another session of the server.
+    """Raise StorageError if a pooler gives each transaction another session of the server.
 
-    The lock of a mirror would then be held by a session that the next transaction of somebody else gets.
+    The lock of a mirror would then be held by a session that the next transaction of another client gets.
     """
     with (
         translated(),
@@ -77,7 +77,7 @@ def _connected(url: str) -> Session:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Errors of the driver as ours: BrokerUnavailable where another try may help, else StorageError."""
+    """Translate errors of the driver: BrokerUnavailable where a retry can succeed, else StorageError."""
     try:
         yield
     except psycopg.errors.InsufficientPrivilege as exc:

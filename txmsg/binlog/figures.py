@@ -1,4 +1,4 @@
-"""What a tailer tells a scraper. It works on a thread, and this only reads what it has noted."""
+"""The metrics and the readiness of a tailer. The tailer works on a thread; this module only reads its notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SILENCE_S_MAX: Final = 120.0
 
 
 def unready(tailer: Tailer) -> str:
-    """Why a tailer does not do its part, which is to mirror, or to stand by."""
+    """Return the reason why a tailer neither mirrors nor stands by; empty if it does one of them."""
     match tailer.state:
         case TailerState.STARTING:
             return TAILER_WAITS.found(reason="it has not begun: its database, or its log, is away").what
@@ -28,13 +28,13 @@ def unready(tailer: Tailer) -> str:
 
 
 def dead(tailer: Tailer) -> str:
-    """Why a tailer should be restarted: its thread hangs. A step takes seconds, and tells of itself meanwhile."""
+    """Return the reason to restart a tailer whose thread hangs, else "". A step takes seconds and reports meanwhile."""
     silence_s = tailer.silence_s()
     return f"nothing was heard of the tailer's thread for {silence_s:.0f} s" if silence_s > _SILENCE_S_MAX else ""
 
 
 def figures_of(tailer: Tailer) -> Figures:
-    """All figures of a tailer, without those that it does not know at the moment."""
+    """Return all figures of a tailer, without those that are unknown at the moment."""
     figures, progress, state = Figures(ExportingProcess.TAILER), tailer.progress, tailer.state
     figures.put("txmsg_ready", not unready(tailer))
     figures.put("txmsg_mirror_tailing", state is TailerState.TAILING)

@@ -1,4 +1,4 @@
-"""Mirrors as the Notify database knows them: which topics, how far, and who writes them now. Statements."""
+"""Statements about mirrors in the Notify database: their topics, positions and current writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOCK_CLASS = 7707
 
 
 class MirrorRow(NamedTuple):
-    """A mirror."""
+    """A row of txmsg.mirror."""
 
     name: str
     include: Sequence[str]
@@ -28,21 +28,23 @@ class MirrorRow(NamedTuple):
 
 
 class MirrorPosition(NamedTuple):
-    """How far a queue is mirrored, and why it is no longer mirrored; None: it is mirrored."""
+    """The next offset of a queue to mirror, and why the queue has stopped; None: it is mirrored."""
 
     next_offset: int
     stopped: str | None
 
 
 class TailerMirror:
-    """One mirror by its name. The database remembers its positions for retention; where it goes on, the log says."""
+    """One mirror by its name. The database keeps its positions for retention only; the log decides where it
+    continues.
+    """
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self.name = name
 
     def read_row(self) -> MirrorRow | None:
-        """The mirror, or None."""
+        """Return the mirror, or None."""
         with self._session.cursor(row_factory=class_row(MirrorRow)) as cursor:
             return cursor.execute(
                 "select name, include, exclude, log, log_id, generation, created_at, seen_at from txmsg.mirror "
@@ -53,10 +55,11 @@ class TailerMirror:
     def settle(
         self, topics: Sequence[str] | None, exclude: Sequence[str] | None, *, own: Sequence[str] = ()
     ) -> tuple[Sequence[str], Sequence[str]]:
-        """Creates the mirror, or changes its topics. None leaves them; a new mirror then has all.
+        """Create the mirror, or change its topics. None leaves them as they are; a new mirror then has all topics.
 
-        own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps what
-        is not mirrored. Returns the patterns.
+        own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps
+        messages
+        that are not mirrored. Returns the patterns.
         """
         known = self.read_row()
         include = topics or (ALL_TOPICS if known is None else known.include)
@@ -70,7 +73,7 @@ class TailerMirror:
         return include, exclude
 
     def fitting(self, include: Sequence[str], patterns: Sequence[str]) -> list[str]:
-        """Topics that fit both."""
+        """Return the topics that match both lists of patterns."""
         rows = self._session.execute(
             "select t.name from txmsg.topic t where txmsg.fits(t.name, %s) and txmsg.fits(t.name, %s) order by 1",
             (list(include), list(patterns)),
@@ -78,7 +81,7 @@ class TailerMirror:
         return [name for (name,) in rows]
 
     def left_out(self, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-        """Topics that fit, but whose messages PostgreSQL's log does not have: those of durability memory."""
+        """Return matching topics of durability memory, which PostgreSQL's write-ahead log does not have."""
         rows = self._session.execute(
             "select t.name from txmsg.topic t where t.durability = 'memory' and txmsg.fits(t.name, %s) "
             "and not txmsg.fits(t.name, %s) order by 1",
@@ -87,19 +90,19 @@ class TailerMirror:
         return [name for (name,) in rows]
 
     def drop(self) -> bool:
-        """Forgets the mirror and its positions; whether there was one."""
+        """Delete the mirror and its positions. Returns True if it existed."""
         return self._session.execute("delete from txmsg.mirror where name = %s", (self.name,)).rowcount == 1
 
     # ---- one writer
 
     def try_lock(self) -> bool:
-        """Whether this session is the one that writes the mirror; it is until it ends."""
+        """Return True if this session holds the mirror's writer lock now; it then holds it until the session ends."""
         lock = "select pg_try_advisory_lock(%s, hashtext(%s))"
         ((is_locked,),) = self._session.execute(lock, (_LOCK_CLASS, self.name)).fetchall()
         return bool(is_locked)
 
     def holder(self) -> int | None:
-        """The server process of the session that holds the lock."""
+        """Return the server process of the session that holds the lock; None if none does."""
         found = self._session.execute(
             "select pid from pg_locks where locktype = 'advisory' and granted and classid = %s and objsubid = 2 "
             "and database = (select oid from pg_database where datname = current_database()) "
@@ -111,14 +114,14 @@ class TailerMirror:
     # ---- positions
 
     def positions(self) -> dict[int, MirrorPosition]:
-        """How far each queue is mirrored, by its id."""
+        """Return the position of each queue by its id."""
         rows = self._session.execute(
             "select queue, next_offset, stopped from txmsg.mirror_queue where mirror = %s", (self.name,)
         ).fetchall()
         return {queue_id: MirrorPosition(next_offset, stopped) for queue_id, next_offset, stopped in rows}
 
     def forget_topics(self, topics: Sequence[str]) -> None:
-        """Forgets the positions in topics that were deleted from the log."""
+        """Delete the positions in topics that were deleted from the log."""
         self._session.execute(
             "delete from txmsg.mirror_queue p using txmsg.queue q join txmsg.topic t on t.id = q.topic_id "
             "where p.queue = q.id and p.mirror = %s and t.name = any(%s)",
@@ -126,7 +129,7 @@ class TailerMirror:
         )
 
     def stop(self, queue_id: int, next_offset: int | None, reason: str) -> None:
-        """Notes that a queue is no longer mirrored. next_offset: how far it is; None: as was noted before."""
+        """Note that a queue is no longer mirrored. next_offset: its position; None keeps the one noted before."""
         self._session.execute(
             "insert into txmsg.mirror_queue as p (mirror, queue, next_offset, stopped) "
             "select %(name)s, q.id, coalesce(%(next_offset)s, 0), %(reason)s from txmsg.queue q where q.id = %(queue)s "
@@ -137,7 +140,9 @@ class TailerMirror:
         )
 
     def write(self, positions: Mapping[int, int], *, log: str, log_id: int, generation: int) -> None:
-        """Notes how far queues are on disk, that they go on, and that the tailer lives. One statement, to wait less."""
+        """Note positions that are on disk, clear their stops, and note that the tailer lives: one statement, one round
+        trip.
+        """
         self._session.execute(
             "with seen as (update txmsg.mirror set seen_at = now(), log = %(log)s, log_id = %(log_id)s, "
             "generation = %(generation)s where name = %(name)s) "

@@ -1,6 +1,6 @@
-"""The queues that one run of a mirror works on: what was taken of each waits here, and is appended to the log.
+"""The queues that one run of a mirror works on, with the rows that are taken and not appended yet.
 
-Offsets that replication did not bring are read from the table. What goes wrong with one queue stops that queue (`stop`)
+Offsets that replication did not bring are read from the table. An error of one queue stops that queue (`stop`)
 and no other.
 """
 
@@ -27,7 +27,7 @@ _log = EventLog(__name__)
 
 @dataclass(slots=True)
 class PendingQueue:
-    """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
+    """A queue that is mirrored. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
 
     id: QueueId
     topic: str
@@ -35,12 +35,12 @@ class PendingQueue:
     base: int
     next_offset: int
     repeats_end: int
-    """What comes by replication before this offset may be there already; from here on each offset comes once."""
+    """The end of offsets that replication may repeat because they were read from the table; later offsets come once."""
     rows: list[TableRow] = field(default_factory=list)
 
 
 class PendingQueues:
-    """Queues by their ids. One thread uses it."""
+    """Queues by their ids. Used by one thread."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class PendingQueues:
     ) -> None:
         self.queues: dict[int, PendingQueue] = {}
         self.filled: list[PendingQueue] = []
-        """Those with rows that wait."""
+        """Queues with rows that wait to be appended."""
         self.dirty: set[int] = set()
-        """Those that were appended to since `positions` was noted."""
+        """Ids of queues that were appended to since `positions` was noted."""
         self._session = session
         self._sink = sink
         self._stops = stops
@@ -63,26 +63,26 @@ class PendingQueues:
         self._refilled_bytes = 0
 
     def begin_queue(self, queue: MirroredQueue, next_offset: int) -> None:
-        """Goes on with a queue from this offset on."""
+        """Start to mirror a queue from this offset on."""
         self.queues[queue.id] = PendingQueue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
 
     def stop(self, queue: MirroredQueue | PendingQueue, error: Exception) -> None:
-        """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
+        """Stop mirroring a queue. Rows that were taken and are not in the log are dropped."""
         self.queues.pop(queue.id, None)
         self.filled = [filled for filled in self.filled if filled.id != queue.id]
         self.dirty.discard(queue.id)
         self._stops.add(queue.id, queue.topic, queue.number, error)
 
     def among(self, found: Sequence[MirroredQueue]) -> list[tuple[MirroredQueue, PendingQueue]]:
-        """Those of the table's queues that are under way."""
+        """Return those of the table's queues that are mirrored by this run."""
         return [(in_table, queue) for in_table in found if (queue := self.queues.get(in_table.id)) is not None]
 
     def positions(self) -> dict[int, int]:
-        """How far queues are that were appended to."""
+        """Return the next offsets of queues that were appended to."""
         return {queue_id: self.queues[queue_id].base for queue_id in self.dirty}
 
     def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
-        """Has a queue of the log go on behind offsets that the table has not got any more."""
+        """Record in the log that the table has dropped these offsets; the queue continues at `end`."""
         self._sink.mark_hole(topic, number, begin, end)
         self._progress.missing += end - begin
         _log.error(
@@ -99,9 +99,9 @@ class PendingQueues:
     # ---- what is read from the table
 
     def refill(self, queue: PendingQueue, end: int, *, size_bytes_max: int) -> None:
-        """Takes what comes next of a queue, up to `end`, from the table; stops at it if that cannot be.
+        """Read a queue's rows from the table, up to `end`. Stops the queue if that is impossible.
 
-        So much of it waits at most.
+        Rows are appended whenever size_bytes_max of them wait.
         """
         try:
             self._take_from_table(queue, end, size_bytes_max)
@@ -157,7 +157,9 @@ class PendingQueues:
             self.append()
 
     def _is_gone(self, queue: PendingQueue, end: int) -> bool:
-        """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
+        """Return True if retention has dropped the next offsets. The hole is then recorded, and the queue
+        is behind it.
+        """
         kept = min(table.first_kept(self._session, queue.id), end)
         if kept <= queue.next_offset:
             return False
@@ -169,9 +171,9 @@ class PendingQueues:
     # ---- appending
 
     def append(self) -> None:
-        """Everything taken is in the log, on disk; stops at queues whose rows it refuses.
+        """Append all rows that wait; on disk on return. Stops queues whose rows the log refuses.
 
-        Raises StorageError: what is not in the log then still waits.
+        Raises StorageError; rows that are not in the log then still wait.
         """
         filled = self.filled
         if not filled:

@@ -1,5 +1,5 @@
-"""pgoutput, the plugin of logical replication: bytes -> changes. Pure functions, protocol version 1,
-in which no transaction is sent before it has committed.
+"""Decodes pgoutput, the plugin of logical replication: bytes -> changes. Pure functions, protocol version 1,
+in which a transaction is sent only after it has committed.
 
 Source: "Logical Replication Message Formats" of the PostgreSQL manual. Numbers are big-endian, times microseconds since
 2000-01-01 UTC, texts end with a zero byte.
@@ -15,7 +15,7 @@ from txmsg.errors import ProtocolError
 
 
 class _Unchanged:
-    """A large value that the update has not touched, and that is not sent."""
+    """A large value that the update did not change, and that is not sent."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -24,12 +24,12 @@ class _Unchanged:
 UNCHANGED: Final = _Unchanged()
 
 Value: TypeAlias = bytes | None
-"""A value as the server wrote it, text or binary as was asked for; None is NULL."""
+"""A value as the server sent it, text or binary as requested; None is NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A transaction that has committed begins: its changes follow, then Commit."""
+    """The beginning of a committed transaction; its changes follow, then Commit."""
 
     final_lsn: int
     committed_at_2000_us: int
@@ -38,7 +38,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of a transaction. end_lsn: where the next one may begin; this is what to acknowledge."""
+    """The end of a transaction. end_lsn: the position after it, which is the one to acknowledge."""
 
     commit_lsn: int
     end_lsn: int
@@ -47,7 +47,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change came from that was itself replicated."""
+    """The origin of a change that was itself replicated."""
 
     lsn: int
     name: str
@@ -64,7 +64,7 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, told before its first change and after each change of its form."""
+    """A table, sent before its first change and after each change of its columns."""
 
     id: int
     schema: str
@@ -92,7 +92,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A changed row. old: the key, or the whole row, where the replica identity has it sent."""
+    """A changed row. old: the key, or the whole row, as far as the replica identity includes it."""
 
     relation_id: int
     old: list[Value] | None
@@ -101,7 +101,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A row that is gone. old: its key, or the whole row."""
+    """A deleted row. old: its key, or the whole row."""
 
     relation_id: int
     old: list[Value]
@@ -118,7 +118,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What pg_logical_emit_message has written."""
+    """A message written by pg_logical_emit_message."""
 
     transactional: bool
     lsn: int
@@ -152,7 +152,7 @@ _NULL, _SAME, _TEXT, _BINARY = b"nutb"
 
 
 def decode(data: bytes) -> Change:
-    """One message. Raises ProtocolError for one that ends too early or is longer than what it says."""
+    """Decode one message. Raises ProtocolError if it is truncated, or longer than its fields say."""
     kind = data[:1]
     reader = _READERS.get(kind)
     if reader is None:
@@ -172,7 +172,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _row(data: bytes, at: int, count: int) -> tuple[list[Value], int]:
-    """Values of a row in which nothing is left out. The hot path."""
+    """Return the values of a row without omitted values. The hot path."""
     values: list[Value] = []
     for _ in range(count):
         kind = data[at]

@@ -1,6 +1,6 @@
-"""What a tailer has done: for metrics, a bar, and tests.
+"""The progress of a tailer: for metrics, a progress bar, and tests.
 
-What is not known any more, as the log or the database is away, does not keep the value that it had: a lag grows.
+Figures that become unknown while the log or the database is away do not keep their last value: a lag grows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from txmsg.metrics.counts import SECONDS, Histogram
 
 @dataclass(slots=True)
 class TailerProgress:
-    """What a tailer has done since it started."""
+    """Counts and times of a tailer since it started."""
 
     messages: int = 0
-    """Appended to the log."""
+    """Messages appended to the log."""
     refilled: int = 0
-    """Of these, read from the table."""
+    """The part of `messages` that was read from the table."""
     repeated: int = 0
-    """Came once more, and were there already."""
+    """Messages that replication sent again, and that the log had already."""
     missing: int = 0
     """Offsets that were gone before they could be mirrored; holes in the log mark them."""
     foreign: int = 0
@@ -29,17 +29,17 @@ class TailerProgress:
     stopped: int = 0
     """Queues that are no longer mirrored, since this run began."""
     behind_since: float | None = field(default_factory=time.monotonic)
-    """Since when, by time.monotonic(), the log has not all that is committed, or it is not known whether it has; None:
-    it has."""
+    """The time.monotonic() since which the log lacks committed messages, or since which that is unknown; None: it has
+    all."""
     slot: ReplicationSlot | None = None
-    """As the server told it last; None: there is none, or the server cannot be asked."""
+    """The slot as the server reported it last; None: it does not exist, or the server cannot be asked."""
     appends: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    """Seconds that the log took."""
+    """Seconds per append to the log."""
     goal: int = 0
-    """What `messages` will be when all that was in the table at the last look is in the log."""
+    """The value of `messages` at which the log has everything that the table had at the last look."""
 
     @property
     def lag_s(self) -> float:
-        """How long ago the last transaction that is in the log was committed, while there may be more; else 0."""
+        """Seconds since the commit of the log's last transaction, while there may be more to mirror; else 0."""
         since = self.behind_since  # which the tailer's thread may set meanwhile
         return 0.0 if since is None else time.monotonic() - since

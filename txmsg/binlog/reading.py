@@ -1,7 +1,7 @@
 """Reads a replication stream on a thread of its own.
 
-So the server is heard and answered also while the log is synced, or much is read from the table; and while one batch
-goes to disk the next one comes in, so batches grow as large as disk and database make them and no larger.
+So the server is read and answered also while the log is synced, or much is read from the table. While one batch goes to
+disk the next one comes in, so batches grow as large as disk and database make them and no larger.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import NamedTuple
 from txmsg.binlog.replication import ReplicationStream
 
 SIZE_BYTES_MAX = 8 * 1024 * 1024
-"""What is read ahead at most, or a little more; then the server waits."""
+"""Bytes that are read ahead at most, apart from one last read; then the server waits."""
 _READ_SIZE_BYTES = 256 * 1024
 
 
 class ReceivedChanges(NamedTuple):
-    """What came since the last time. sent_end: up to here the server has sent all there is, and it is among this."""
+    """The messages since the last call. sent_end: the position up to which the server has sent everything, these
+    included.
+    """
 
     messages: list[bytes]
     sent_end: int
@@ -46,11 +48,13 @@ class ReplicationReader:
     # ---- for the one that takes
 
     def fileno(self) -> int:
-        """Can be read when there is something to take."""
+        """Return a file that is readable while there are messages to take."""
         return self._has_come
 
     def take_messages(self) -> ReceivedChanges:
-        """Takes what has arrived, without waiting. When that is used up, raises the error that ended the stream."""
+        """Take the messages that have arrived, without waiting. After the last one, raises the error that ended the
+        stream.
+        """
         with self._lock:
             taken = ReceivedChanges(self._messages, self._sent_end)
             was_full = self._size_bytes >= SIZE_BYTES_MAX
@@ -65,16 +69,16 @@ class ReplicationReader:
         return taken
 
     def confirm(self, lsn: int) -> None:
-        """Everything before this place is on disk; the server is told within a second."""
+        """Note that everything before this position is on disk; the server is told within a second."""
         self._confirmed = max(self._confirmed, lsn)
 
     @property
     def server_ahead_us(self) -> int:
-        """By how much the server's clock is ahead of this one."""
+        """Microseconds by which the server's clock is ahead of this one."""
         return self._stream.server_ahead_us
 
     def close(self) -> None:
-        """Sends the last confirmation, and ends. Closing twice is fine."""
+        """Send the last confirmation, and end. Closing twice is fine."""
         if self._closing:
             return
         self._closing = True
@@ -121,7 +125,7 @@ class ReplicationReader:
             return self._size_bytes >= SIZE_BYTES_MAX
 
     def _wake_consumer(self) -> None:
-        """There is something to take. Caller holds the lock."""
+        """Make `fileno` readable. The caller holds the lock."""
         if not self._told_come:
             self._told_come = True
             os.write(self._tell_come, b"\0")

@@ -1,4 +1,4 @@
-"""A replication connection: START_REPLICATION on psycopg's pgconn. The one file that knows COPY_BOTH.
+"""A replication connection: START_REPLICATION on psycopg's pgconn. The only module that uses COPY_BOTH.
 
 Source: "Streaming Replication Protocol" of the PostgreSQL manual.
 """
@@ -26,21 +26,22 @@ _END_S_MAX = 5.0
 
 
 def lsn_of(text: str) -> int:
-    """A position in the write-ahead log, of the text that SQL has for it."""
+    """Parse a position in the write-ahead log from its SQL text."""
     high, _, low = text.partition("/")
     return int(high, 16) << 32 | int(low, 16)
 
 
 class ReplicationStream:
-    """Changes of one publication from one slot, from where the slot stands. Not safe for threads.
+    """The changes of one publication, read from one slot at its position. Not thread-safe.
 
-    Everything raises psycopg.OperationalError when the connection is gone, or silent for _SILENCE_S_MAX.
-    Protocol version 1: a transaction comes when it has committed, whole, and the server keeps what is large on its own
-    disk meanwhile. So this side can write a part of it before the rest has come, and needs memory for a part only.
+    All methods raise psycopg.OperationalError when the connection is gone, or silent for _SILENCE_S_MAX.
+    Protocol version 1: the server sends whole transactions after they have committed, and keeps large ones on its own
+    disk meanwhile. So this side can write a part of a transaction before the rest has come, and needs memory for a part
+    only.
     """
 
     STATUS_S: Final = 1.0
-    """How often the server is told at least how far things are on disk here."""
+    """Maximum seconds between two reports to the server of the position that is on disk here."""
 
     def __init__(
         self,
@@ -62,11 +63,11 @@ class ReplicationStream:
         self._writable = select.poll()
         self._writable.register(self._pgconn.socket, select.POLLOUT)
         self.confirmed = 0
-        """Up to here the server was told that everything is on disk."""
+        """The position before which everything is on disk, as the server was told last."""
         self.sent_end = 0
-        """The server has sent all that it has to send up to here."""
+        """The position up to which the server has sent everything that it has to send."""
         self.server_ahead_us = 0
-        """By how much the server's clock is ahead of this one, as far as can be told; in us."""
+        """Microseconds by which the server's clock is ahead of this one, estimated from the last message."""
         self._told_at = self._heard_at = time.monotonic()
         self._asked = False
         try:
@@ -76,7 +77,7 @@ class ReplicationStream:
             raise
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to read."""
+        """Return the socket, which is readable when there is something to read."""
         return self._pgconn.socket
 
     def _start(self, slot: str, publication: str) -> None:
@@ -99,9 +100,9 @@ class ReplicationStream:
         return bool(self._readable.poll(max(0.0, timeout_s) * 1000))
 
     def read(self, size_bytes_max: int) -> tuple[list[bytes], bool]:
-        """What has come, messages w as they are, and whether that is all for now. Waits for nothing.
+        """Return the messages w that have come, undecoded, and whether these are all for now. Does not wait.
 
-        May give more than size_bytes_max by one message.
+        May exceed size_bytes_max by one message.
         """
         messages: list[bytes] = []
         get = self._pgconn.get_copy_data
@@ -150,7 +151,9 @@ class ReplicationStream:
             self._send_status(wants_reply=True)
 
     def confirm(self, lsn: int) -> None:
-        """Everything before this place is on disk: the server need not keep it. Told now and then."""
+        """Note that everything before this position is on disk, so that the server need not keep it. Sent every
+        STATUS_S.
+        """
         self.confirmed = max(self.confirmed, lsn)
         if time.monotonic() - self._told_at >= self.STATUS_S:
             self._send_status()
@@ -165,7 +168,7 @@ class ReplicationStream:
         self._told_at = time.monotonic()
 
     def close(self, confirmed: int = 0) -> None:
-        """Tells how far everything is, and ends. Closing twice is fine, also when the connection is gone."""
+        """Send the last position, and close. Closing twice is fine, also when the connection is gone."""
         if self._connection.closed:
             return
         self.confirmed = max(self.confirmed, confirmed)

@@ -1,4 +1,4 @@
-"""What to do with a queue before anything is mirrored into it: decided by where log and table begin and end. Pure."""
+"""Decides how to continue a queue, by the ends and fingerprints of its log and its table, before mirroring. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from txmsg.binlog.sink import MessageFingerprint, OffsetRange
 
 
 class QueueComparison(Enum):
-    """How the log of a queue compares with its table."""
+    """The result of comparing a queue's log with its table."""
 
     FITS = auto()
-    """It ends where the table goes on, or within it, with the same message."""
+    """The log ends where the table continues, or within the table and with the same message."""
     NEW = auto()
-    """The log has nothing of it, and begins where the table begins."""
+    """The log has no messages of the queue, and begins where the table begins."""
     HOLE = auto()
-    """What comes next in the log is gone from the table: that is noted in the log, which goes on behind it."""
+    """The table has dropped the log's next offsets: the log records a hole, and continues behind it."""
     BEHIND = auto()
-    """The table ends before the log: a restored backup, or a standby that had not got all when it was promoted."""
+    """The table ends before the log: a restored backup, or the promotion of a standby that lacked messages."""
     DIFFERS = auto()
-    """The log ends with another message than the table has there: the same, and the table has grown since."""
+    """The log's last message is another one than the table's at that offset: as BEHIND, and the table has
+    grown since."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A verdict, and the offset that comes next in the log: behind a hole, if there is one."""
+    """A verdict, and the offset at which the log continues: behind a hole, if there is one."""
 
     verdict: QueueComparison
     next_offset: int
@@ -35,9 +36,10 @@ class ResumePoint:
 def verdict(
     log: OffsetRange, table: OffsetRange, in_log: MessageFingerprint | None, in_table: MessageFingerprint | None
 ) -> ResumePoint:
-    """`log`, `table`: what they have. The marks: what they have at the log's last offset.
+    """Compare a queue's log and table by their ranges and by their messages at the log's last offset.
 
-    No mark of the log: it has nothing of the queue, or ends with a hole. No mark of the table: it has no such row.
+    in_log is None if the log has no messages of the queue, or ends with a hole. in_table is None if the table lacks the
+    row.
     """
     if log.end == 0:
         return ResumePoint(QueueComparison.NEW, table.begin)
@@ -51,7 +53,7 @@ def verdict(
 
 
 def first_difference(in_log: Iterable[MessageFingerprint], in_table: Iterable[MessageFingerprint], end: int) -> int:
-    """The first offset at which log and table do not hold the same message; `end` if that is none."""
+    """Return the first offset at which log and table hold different messages; `end` if there is none."""
     table = iter(in_table)
     other = next(table, None)
     for mark in in_log:

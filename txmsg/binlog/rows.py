@@ -1,4 +1,4 @@
-"""Rows of the table of messages, as replication and COPY send them, in binary: bytes -> tuples. Pure; the hot path.
+"""Decodes rows of the message table from binary replication and COPY: bytes -> tuples. Pure; the hot path.
 
 The publication names the columns (COLUMNS), so both ways they come in one order, and their widths are known: two reads
 of fixed bytes and five values of any length are all there is to a row.
@@ -29,11 +29,11 @@ COLUMNS: Final = {
     "stored_at": 1184,
     "ordering_key": 25,
 }
-"""What is mirrored, by name and the number of its type. In the order of the table, for pgoutput keeps to that."""
+"""The mirrored columns by name, with the oid of their type. In the order of the table, which pgoutput keeps."""
 
 
 class TableRow(NamedTuple):
-    """A message. Texts are in UTF-8, and b"" is none. _2000_us: microseconds since 2000, as in `EPOCH_2000_US`."""
+    """A message. Texts are in UTF-8; b"" stands for NULL. _2000_us: microseconds since 2000, as in `EPOCH_2000_US`."""
 
     transaction_id: bytes
     n: int
@@ -47,7 +47,7 @@ class TableRow(NamedTuple):
 
 
 Placed: TypeAlias = tuple[QueueId, Offset, TableRow]
-"""A message and where it belongs; unpacked where it is taken."""
+"""A message with its queue and offset. A plain tuple, because it is unpacked at once."""
 
 
 class RowBatch(NamedTuple):
@@ -74,7 +74,7 @@ _row = partial(tuple.__new__, TableRow)
 
 
 def check_relation(relation: Relation) -> None:
-    """Raises StorageError for a table whose rows these functions would misread."""
+    """Raise StorageError for a table whose rows these functions would misread."""
     found = {column.name: column.type_oid for column in relation.columns}
     if list(found.items()) != list(COLUMNS.items()):
         raise StorageError(
@@ -85,7 +85,7 @@ def check_relation(relation: Relation) -> None:
 
 
 def inserted_row(data: bytes) -> Placed:
-    """A row in a replication message w. Raises ProtocolError for what is none."""
+    """Decode a row in a replication message w. Raises ProtocolError for any other bytes."""
     try:
         new, count, queue_id, offset, transaction_id, n = _INSERT.unpack_from(data)
         at = 92
@@ -118,7 +118,7 @@ def inserted_row(data: bytes) -> Placed:
 
 
 def copied_row(data: bytes) -> Placed:
-    """A row of COPY ... TO STDOUT (FORMAT binary), without the header of the whole. Raises ProtocolError."""
+    """Decode a row of COPY ... TO STDOUT (FORMAT binary), without the header of the stream. Raises ProtocolError."""
     try:
         count, queue_id, offset, transaction_id, n = _COPY.unpack_from(data)
         at = _COPY.size

@@ -1,6 +1,6 @@
-"""One run of a mirror, from comparing log and table to the end of its connections. Does not try again: see tailer.py.
+"""One run of a mirror, from comparing log and table to closing its connections. Does not retry: see tailer.py.
 
-Rows from replication and rows from the table meet in `under_way.Queue`: an offset below the next one is in the log
+Rows from replication and rows from the table meet in a `PendingQueue`: an offset below the next one is in the log
 already, the next one is taken, and for one above it the tailer first reads the rows between from the table.
 """
 
@@ -37,7 +37,7 @@ _BODY = 25  # of a replication message w: kind, two places in the log, a time
 _INSERT = ord("I")
 _HOLDER_WAIT_S = 5.0
 _SLOT_S = 2.0
-"""Between two looks at the slot, for metrics."""
+"""Seconds between two reads of the slot's state, for metrics."""
 
 
 class MirrorRun:
@@ -53,7 +53,7 @@ class MirrorRun:
         on_progress: Callable[[TailerProgress], None] = lambda _: None,
     ) -> None:
         self.config = config
-        """May be set to another one between two steps, whose live settings hold then."""
+        """May be replaced between two steps; live settings of the new one then hold."""
         self._session = session
         self._sink = sink
         self.progress = progress
@@ -68,9 +68,9 @@ class MirrorRun:
         self._in_transaction = False
         self._committed_at_us = 0
         self._taken_end = 0
-        """Everything before this place is taken: appended, or among the rows that wait."""
+        """The position before which every change is taken: appended, or among the rows that wait."""
         self._begun_at_end = 0
-        """Where the write-ahead log ended when this run began: before it is taken, more may be on its way."""
+        """The end of the write-ahead log when this run began; until it is taken, more changes may be on their way."""
         self._noted_at = self._looked_at = time.monotonic()
         self._slot_at = float("-inf")
         self._look: tuple[int, dict[int, int]] | None = None
@@ -81,7 +81,7 @@ class MirrorRun:
     # ---- starting
 
     def start(self) -> None:
-        """Creates what is missing, compares log and table, and begins to read. Raises StorageError, NotLeader."""
+        """Create what is missing, compare log and table, and start to read. Raises StorageError, NotLeader."""
         known = self._mirrors.read_row()
         require_latest(self._sink, known)
         config = self.config
@@ -146,7 +146,7 @@ class MirrorRun:
                     raise
 
     def _open(self, found: Sequence[MirroredQueue]) -> None:
-        """Finds out where these queues go on in the log; stops at those that do not."""
+        """Find the offsets at which these queues continue in the log. Stops queues that cannot continue."""
         for compared in self._fitting(found):
             queue, next_offset = compared.queue, compared.go_on.next_offset
             try:
@@ -158,7 +158,7 @@ class MirrorRun:
                 self._under_way.begin_queue(queue, next_offset)
 
     def _fitting(self, found: Sequence[MirroredQueue]) -> list[Compared]:
-        """Compares these queues with the log. Stops at those that do not fit."""
+        """Compare these queues with the log. Stops at those that do not fit."""
         fitting = []
         for compared in list(compare(self._session, self._sink, self._mirrors, found)):
             try:
@@ -172,7 +172,7 @@ class MirrorRun:
         return fitting
 
     def _try_again(self) -> None:
-        """Continues queues that stopped because a right was missing, if it is there now, from the table."""
+        """Continue queues that stopped for want of a right, from the table, if the right was granted meanwhile."""
         due = self._stops.to_try()
         if not due:
             return
@@ -188,9 +188,9 @@ class MirrorRun:
     # ---- going on
 
     def step(self, wait: Callable[[int, float], None]) -> None:
-        """Appends what has arrived. wait: returns when this file can be read, or after so many seconds.
+        """Append the changes that have arrived. wait: returns when this file can be read, or after so many seconds.
 
-        Raises psycopg.OperationalError when the connection is gone, and what `append` raises.
+        Raises psycopg.OperationalError when the connection is gone, and the errors of `PendingQueues.append`.
         """
         reading = self._reading
         assert reading is not None
@@ -239,7 +239,7 @@ class MirrorRun:
             queue.next_offset += 1
 
     def _leads_up_to(self, queue: PendingQueue, offset: int) -> bool:
-        """Whether this offset comes next, once what is missing before it is read from the table."""
+        """Return True if this offset is the next one, after missing rows before it were read from the table."""
         if offset < queue.next_offset:
             if offset >= queue.repeats_end:  # it came before: the table was set back
                 self._under_way.append()
@@ -270,7 +270,7 @@ class MirrorRun:
                 self._skip_foreign(getattr(other, "relation_id", -1), what=type(other).__name__)
 
     def _skip_foreign(self, relation_id: int, what: str = "Insert") -> None:
-        """Logs a change that is not a message, once per table and kind."""
+        """Log a change that is not a message, once per table and kind."""
         self.progress.foreign += 1
         relation = self._relations.get(relation_id)
         name = f"{relation.schema}.{relation.name}" if relation else "no table"
@@ -289,7 +289,7 @@ class MirrorRun:
         self._under_way.refill(queue, end, size_bytes_max=self.config.refill_size_bytes)
 
     def _met(self, queue_id: int) -> PendingQueue | None:
-        """A queue that is new to this run, if it is to be mirrored."""
+        """Return a queue that is new to this run; None if it is not to be mirrored."""
         found = table.queues(self._session, self._include, self._exclude)
         self._open(self._new_among(found))
         if queue_id in self._stops:
@@ -339,7 +339,7 @@ class MirrorRun:
     # ---- the table and the log compared
 
     def _compare(self) -> None:
-        """Checks from time to time that replication has brought every row that the table has had for a while."""
+        """Check from time to time that replication has brought every row that the table has had for a while."""
         if self._look is not None:
             at, ends = self._look
             if self._taken_end >= at:
@@ -382,7 +382,7 @@ class MirrorRun:
             self._refill(queue, end)
 
     def close(self) -> None:
-        """Confirms what is on disk, and ends the replication. The session stays open."""
+        """Confirm what is on disk, and end the replication. The session stays open."""
         reading, self._reading = self._reading, None
         if reading is None:
             return

@@ -1,4 +1,4 @@
-"""What the tailer needs of a log, as a Protocol. Knows no log: who joins both implements it."""
+"""The Protocol of a log that a tailer writes to. Imports no log: txmsg.binlog.mirror implements it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRan
 from txmsg.wire.headers import pack_headers, unpack_headers
 
 REFUSALS: Final = (CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied, ValueError)
-"""What a log raises because of one queue: its files are damaged, its topic's name or a message cannot be kept, or the
-tailer has no right on its topic. Others can be written all the same. What is wrong with the whole log is a StorageError
-(a full disk), or BrokerUnavailable."""
+"""Errors that a log raises because of one queue: its files are damaged, the log cannot store its topic's name or a
+message, or the tailer has no right on its topic. Other queues can be written. A failure of the whole log is a
+StorageError (a full disk) or BrokerUnavailable."""
 
 
 class OffsetRange(NamedTuple):
@@ -24,17 +24,17 @@ class OffsetRange(NamedTuple):
 
 
 class MessageFingerprint(NamedTuple):
-    """What tells a message from another one at the same offset."""
+    """The fields that tell a message from another one at the same offset."""
 
     offset: int
     transaction_id: bytes
     n: int
     crc: int
-    """See content_crc."""
+    """The result of `content_crc`."""
 
 
 class QueueTail(NamedTuple):
-    """What a log has of a queue, and its last message.
+    """The range of a queue in a log, and its last message.
 
     range: its begin may be lower than the first message that is kept. None: it had messages, and both they and the
     place where they ended are gone. last: None if there are no messages, or a hole at the end.
@@ -45,7 +45,7 @@ class QueueTail(NamedTuple):
 
 
 def content_crc(row: TableRow) -> int:
-    """A checksum of what a message holds, with the length of each part: the same from the table and from the log."""
+    """Return a checksum of a message's contents and their lengths: equal for the table and for the log."""
     try:
         # Equal headers may be packed in another way by somebody else's client, and a log may keep them one by one.
         headers = pack_headers(unpack_headers(row.headers))
@@ -62,47 +62,50 @@ class MirrorSink(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for operators: a path or an address."""
+        """The name of the log for operators: a path or an address."""
         ...
 
     @property
     def log_id(self) -> int:
-        """Tells it from other logs, wherever it is: a copy that was promoted has it, too."""
+        """The identity of the log, independent of its place: a promoted copy has the same one."""
         ...
 
     @property
     def generation(self) -> int:
-        """Rises when the log goes on after it has diverged from the table, or when a copy of it was promoted."""
+        """The generation of the log; rises when it is forked after a divergence, or when a copy of it is promoted."""
         ...
 
     @property
     def own_topics(self) -> Sequence[str]:
-        """Patterns of the topics that it keeps for itself: those of the table that fit cannot be mirrored."""
+        """Patterns of topics that the log keeps for itself: topics of the table that match cannot be mirrored."""
         ...
 
     def tails(self, queues: Sequence[tuple[str, int]]) -> Sequence[QueueTail | Exception]:
-        """Where each of these queues (topic, number) ends in the log, in their order; 0 to 0 if it has nothing.
+        """Return the tail of each of these queues (topic, number), in their order; range 0 to 0 for an empty one.
 
-        One of REFUSALS in the place of a queue of which the log cannot say that.
+        A queue whose tail the log cannot determine has one of REFUSALS in its place.
         """
         ...
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
-        """What the log has at these offsets, in order; what is missing, as in a hole, is left out."""
+        """Yield the fingerprints of messages at these offsets, in order; missing offsets, as in a hole, are
+        left out.
+        """
         ...
 
     def append(self, batches: Sequence[RowBatch]) -> None:
-        """Appends all, each where its queue ends, or none; on disk when this returns.
+        """Append all batches, each at the end of its queue, or none; on disk on return.
 
-        A queue of which the log has nothing begins at the first offset it is given. StorageError; LogBusy when another
-        writer has appended meanwhile.
+        A queue that the log does not have begins at the batch's base offset. Raises StorageError; LogBusy when another
+        writer
+        has appended meanwhile.
         """
         ...
 
     def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
-        """Notes, on disk, that these offsets are gone: the queue goes on at `end`."""
+        """Record, on disk, that these offsets are missing: the queue continues at `end`."""
         ...
 
     def close(self) -> None:
-        """Lets another process write. Closing twice is fine."""
+        """Release the log for another writer. Closing twice is fine."""
         ...

@@ -1,8 +1,8 @@
-"""Publication and replication slot of a mirror: made, looked at, dropped.
+"""Creates, reads and drops the publication and the replication slot of a mirror.
 
-The publication comes first: what is decoded must know it, and on PostgreSQL 18 a change from before it is passed over
-without a word; before 18 the slot ends with an error at it, at each attempt, and is made again. What a slot has lost
-that way, or because it is new, is read from the table.
+The publication is created first, because the server decodes each change by the publications of that moment. A change
+from before it is skipped silently on PostgreSQL 18; before 18 the slot fails at it, at each attempt, and is recreated.
+Changes that a slot has lost that way, or because it is new, are read from the table.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _MAKE_S_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSlot:
-    """A replication slot as the server tells it."""
+    """A replication slot as the server reports it."""
 
     name: str
     active_pid: int | None
     confirmed: int
-    """Up to here everything is in the log."""
+    """The position before which everything is in the log."""
     wal_status: str
     """reserved, extended, unreserved (it will be lost soon) or lost."""
     kept_bytes: int
-    """Of the write-ahead log, which the server keeps for it."""
+    """Bytes of the write-ahead log that the server keeps for the slot."""
     behind_bytes: int
     safe_bytes: int | None
-    """What may be written before the slot is in danger; None: max_slot_wal_keep_size has no limit."""
+    """Bytes that may be written before the slot is in danger; None: max_slot_wal_keep_size has no limit."""
     failover: bool
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has thrown away what this slot needs."""
+        """True if the server has deleted write-ahead log that this slot needs."""
         return self.wal_status == "lost"
 
 
 class MirrorSlot:
-    """The slot and the publication of one mirror. Statements only; nothing is remembered."""
+    """The slot and the publication of one mirror. Runs statements only; keeps no state."""
 
     def __init__(self, session: Session, mirror: str) -> None:
         self._session = session
@@ -61,7 +61,7 @@ class MirrorSlot:
     # ---- publication
 
     def make_publication(self) -> bool:
-        """Makes the publication unless it is there; whether it was made."""
+        """Create the publication unless it exists. Returns True if it was created."""
         found = self._session.execute("select from pg_publication where pubname = %s", (self.publication,)).fetchone()
         if found is not None:
             return False
@@ -75,7 +75,7 @@ class MirrorSlot:
         return True
 
     def check_publication(self) -> None:
-        """Raises StorageError if the publication was changed so that rows would be missed."""
+        """Raise StorageError if the publication was changed so that rows would be missed."""
         complete = self._session.execute(
             "select from pg_publication p where p.pubname = %s and p.pubinsert and p.pubviaroot "
             "   and exists (select from pg_publication_tables t where t.pubname = p.pubname "
@@ -91,7 +91,7 @@ class MirrorSlot:
     # ---- slot
 
     def read_slot(self) -> ReplicationSlot | None:
-        """The slot, or None. Raises StorageError if the name is taken by a slot of another kind."""
+        """Return the slot, or None. Raises StorageError if another kind of slot has its name."""
         row = self._session.execute(
             "select to_jsonb(s), pg_current_wal_lsn() - s.restart_lsn, pg_current_wal_lsn() - s.confirmed_flush_lsn "
             "from pg_replication_slots s where s.slot_name = %s",
@@ -119,9 +119,9 @@ class MirrorSlot:
         )
 
     def make_slot(self) -> bool:
-        """Makes the slot unless it is there; one that is lost is made again. Whether it was made.
+        """Create the slot unless it exists; a lost one is recreated. Returns True if it was created.
 
-        Waits for the transactions under way. Raises StorageError with the way out when the server is not set up for it.
+        Waits for running transactions. Raises StorageError with the way out when the server is not set up for it.
         """
         slot = self.read_slot()
         if slot is not None and slot.is_lost:
@@ -172,14 +172,16 @@ class MirrorSlot:
         return "that has ended by now"
 
     def drop_slot(self) -> bool:
-        """Drops the slot; whether there was one. Raises psycopg.errors.ObjectInUse while a tailer reads it."""
+        """Drop the slot. Returns True if it existed. Raises psycopg.errors.ObjectInUse while a tailer reads it."""
         cursor = self._session.execute(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", (self.slot,)
         )
         return cursor.rowcount == 1
 
     def drop_undecodable(self, error: psycopg.errors.UndefinedObject) -> None:
-        """Drops the slot if it met a change from before the publication, and raises BrokerUnavailable: try again."""
+        """Drop the slot if it met a change from before the publication, and raise BrokerUnavailable: the tailer
+        retries.
+        """
         if self.publication not in (error.diag.message_primary or ""):  # in quotes as the server's language has them
             return
         self.drop_slot()
@@ -190,22 +192,24 @@ class MirrorSlot:
         ) from error
 
     def drop_publication(self) -> None:
-        """Drops the publication, if it is there."""
+        """Drop the publication if it exists."""
         self._session.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(self.publication)))
 
 
 def wal_end(session: Session) -> int:
-    """How far the server has written its log."""
+    """Return the position up to which the server has written its write-ahead log."""
     ((lsn,),) = session.execute("select pg_current_wal_insert_lsn()::text").fetchall()
     return lsn_of(lsn)
 
 
 def wal_flushed(session: Session) -> int:
-    """How far the server's log is on its disk: as much as it sends. `wal_end` may be ahead of that for long."""
+    """Return the position up to which the server's write-ahead log is on disk, and so is sent. May lag behind
+    `wal_end`.
+    """
     ((lsn,),) = session.execute("select pg_current_wal_flush_lsn()::text").fetchall()
     return lsn_of(lsn)
 
 
 def end_holder(session: Session, pid: int) -> None:
-    """Ends the server process of a tailer that has lost its lock, and may not know it yet."""
+    """End the server process of a tailer that has lost its lock and may not know it yet."""
     session.execute("select pg_terminate_backend(%s)", (pid,))

@@ -1,4 +1,4 @@
-"""The state of a mirror, as its database tells it: for operators, and for alerts."""
+"""The state of a mirror as its database reports it: for operators, and for alerts."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue of a mirror. next_offset: what comes next in the log, as was noted last; end: where the table ends."""
+    """A queue of a mirror. next_offset: the next one to mirror, as noted last; end: the end of the table."""
 
     topic: str
     queue: int
     next_offset: int
     end: int
     stopped: str | None
-    """Why it is no longer mirrored; None: it is mirrored."""
+    """The reason why it is no longer mirrored; None: it is mirrored."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """A mirror, its slot, and how far it is behind."""
+    """A mirror with its slot, its queues and its lag."""
 
     mirror: MirrorRow
     slot: ReplicationSlot | None
     behind_s: float
-    """How long ago the oldest message was stored that is not in the log."""
+    """Seconds since the oldest message that is not in the log was stored."""
     queues: Sequence[QueueStatus]
     left_out: Sequence[str]
-    """Topics that fit, and cannot be mirrored: those in memory."""
+    """Matching topics that cannot be mirrored: those of durability memory."""
 
     @property
     def behind_messages(self) -> int:
@@ -56,7 +56,7 @@ class MirrorStatus:
 
 
 def status(session: Session, name: str) -> MirrorStatus:
-    """The state of the mirror. Raises MisuseError if there is none."""
+    """Return the state of the mirror. Raises MisuseError for an unknown mirror."""
     mirrors = TailerMirror(session, name)
     mirror = mirrors.read_row()
     if mirror is None:
@@ -81,7 +81,7 @@ def status(session: Session, name: str) -> MirrorStatus:
 
 
 def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
-    """Makes a mirror, its publication and its slot, or changes its topics; whether the slot is new."""
+    """Create a mirror with its publication and slot, or change its topics. Returns True if the slot is new."""
     mirrors, slots = TailerMirror(session, name), MirrorSlot(session, name)
     mirrors.settle(topics, exclude)
     slots.make_publication()
@@ -90,7 +90,8 @@ def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Seq
 
 
 def diverged(session: Session, sink: MirrorSink, name: str) -> list[Divergence]:
-    """The queues of which log and table hold different messages. The session is the mirror's one writer until it ends.
+    """Return the queues whose log and table hold different messages. Makes the session the mirror's only writer until
+    it ends.
 
     Raises MisuseError while a tailer works, or for an unknown mirror; NotLeader.
     """
@@ -109,7 +110,7 @@ def diverged(session: Session, sink: MirrorSink, name: str) -> list[Divergence]:
 
 
 def drop(session: Session, name: str) -> bool:
-    """Drops a mirror with its slot and publication; the log stays. Whether there was anything to drop.
+    """Drop a mirror with its slot and publication; the log is kept. Returns True if any of it existed.
 
     Raises MisuseError while a tailer works.
     """

@@ -1,4 +1,4 @@
-"""Queues that a mirror has stopped at, while it goes on with the others: each is logged, and noted in the database."""
+"""Queues at which a mirror has stopped while it continues with the others; each is logged and noted in the database."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _log = EventLog(__name__)
 
 _REASON_LENGTH_MAX = 2000
 AGAIN_S: Final = 60.0
-"""How long after a queue was stopped for want of a right it is tried again."""
+"""Seconds until a queue that stopped for want of a right is tried again."""
 
 
 class StoppedQueues:
-    """The queues that one run does not mirror any further. The next start of the tailer looks at them again.
+    """The queues that one run no longer mirrors. The next start of the tailer tries all of them again.
 
     Those that stopped for want of a right are tried again while it runs: granting a right does not restart a tailer.
     """
@@ -34,7 +34,9 @@ class StoppedQueues:
         return queue_id in self._reasons
 
     def add(self, queue_id: int, topic: str, number: int, error: Exception) -> None:
-        """Stops at a queue. From now on retention keeps what follows in the table, as what a group has not read."""
+        """Stop a queue. From now on retention keeps the rest of it in the table, as for a group that has
+        not read it.
+        """
         reason = str(error) if str(error) else repr(error)
         if isinstance(error, PermissionDenied):
             self._again_at[queue_id] = time.monotonic() + AGAIN_S
@@ -54,7 +56,7 @@ class StoppedQueues:
         self._mirrors.stop(queue_id, offset, reason[:_REASON_LENGTH_MAX])
 
     def to_try(self) -> set[int]:
-        """The queues to try again now, each of which is named once: until it goes on, or stops again."""
+        """Return the queues to try again now. Each is returned once per stop."""
         now = time.monotonic()
         due = {queue_id for queue_id, at in self._again_at.items() if at <= now}
         for queue_id in due:
@@ -62,7 +64,7 @@ class StoppedQueues:
         return due
 
     def remove(self, queue_id: int, topic: str, number: int) -> None:
-        """A queue goes on."""
+        """Note that a queue is mirrored again."""
         del self._reasons[queue_id]
         self._progress.stopped = len(self._reasons)
         _log.info(

@@ -1,4 +1,4 @@
-"""The table of messages as the tailer reads it: queues and their ends, single messages, rows in bulk. Statements."""
+"""Statements on the table of messages as the tailer reads it: queues and their ends, single messages, rows in bulk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MirroredQueue(NamedTuple):
 
 
 def queues(session: Session, include: Sequence[str], exclude: Sequence[str]) -> list[MirroredQueue]:
-    """The queues of all topics that fit, as far as they are visible now."""
+    """Return the queues of all matching topics, with their ends as far as they are visible now."""
     return [MirroredQueue._make(row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
 
 
@@ -49,33 +49,34 @@ _QUEUES = """
 
 
 def first_kept(session: Session, queue_id: int) -> int:
-    """The first offset of a queue whose segment is kept."""
+    """Return the first offset of a queue whose segment is kept."""
     ((offset,),) = session.execute("select txmsg.first_kept(%s)", (queue_id,)).fetchall()
     return int(offset)
 
 
 def is_there(session: Session, queue_id: int) -> bool:
-    """Whether there is such a queue: one goes with its topic."""
+    """Return True if the queue exists; it is deleted with its topic."""
     return session.execute("select from txmsg.queue where id = %s", (queue_id,)).fetchone() is not None
 
 
 def await_commits(session: Session, queue_id: int) -> None:
-    """Returns when what was being written to a queue is visible, or never will be: writers hold its lock until then.
+    """Wait until running writes to a queue are visible or aborted: writers hold the queue's lock until then.
 
-    A row that waits for its standby has left by replication, and is not visible yet. LockNotAvailable after 30 s.
+    A row that waits for its standby has left by replication, and is not visible yet. Raises LockNotAvailable after 30
+    s.
     """
     session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue_id,))
 
 
 def is_quiet(session: Session, queue_id: int) -> bool:
-    """Whether nothing is being written to a queue: all that has left by replication is visible. Waits for nothing."""
+    """Return True if no write to a queue is running, so that all replicated rows are visible. Does not wait."""
     lock = "select pg_try_advisory_xact_lock_shared(7702, %s %% 1024)"
     ((is_locked,),) = session.execute(lock, (queue_id,)).fetchall()
     return bool(is_locked)
 
 
 def marks_at(session: Session, offsets: Mapping[QueueId, int]) -> dict[QueueId, MessageFingerprint]:
-    """What the table has at these offsets, by the id of its queue; one that it does not have is left out."""
+    """Return the fingerprints of the table's messages at these offsets, by queue id; missing ones are left out."""
     found: dict[QueueId, MessageFingerprint] = {}
     with session.cursor(binary=True) as cursor:
         for queue_id, offset, transaction_id, n, *content in cursor.stream(
@@ -104,7 +105,7 @@ _MARKS = f"""
 
 
 def oldest_age_s(session: Session, offsets: Mapping[QueueId, int]) -> float:
-    """How long ago the first stored one of these messages was stored, by the id of its queue; 0 if there is none."""
+    """Return seconds since the first stored of these messages was stored; 0 if there is none. offsets: by queue id."""
     ((age_s,),) = session.execute(
         f"select coalesce(extract(epoch from now() - min(m.stored_at)), 0)::float8 {_AT}",
         (list(offsets), list(offsets.values())),
@@ -127,10 +128,10 @@ _SPANS = """
 
 
 def rows(session: Session, queue_id: int, begin: int, end: int) -> Generator[tuple[int, TableRow], None, None]:
-    """Offsets and rows of a queue from `begin` on, in order, up to `end`; what is not there is left out.
+    """Yield offsets and rows of a queue from `begin` up to, and without, `end`, in order. Missing ones are left out.
 
-    Reads as it goes, some thousands of rows in a transaction, so it holds nothing up; what is between two rows that
-    are not neighbours may have been dropped meanwhile.
+    Reads up to 20,000 rows per statement, so that no transaction is open for long; rows between two that are not
+    neighbours may have been dropped meanwhile.
     """
     while begin < end:
         segments = [SegmentSpan._make(row) for row in session.execute(_SPANS, (queue_id,)).fetchall()]

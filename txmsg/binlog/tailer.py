@@ -1,7 +1,7 @@
-"""The tailer: keeps a mirror up. Waits for its turn, runs, and tries again after what may pass.
+"""The tailer: keeps a mirror running. Waits for its turn, runs, and retries after errors that may pass.
 
 One tailer of a mirror works at a time: it holds a lock in the Notify database, and the log's. Others stand by, and the
-first of them goes on when the one at work ends, however that happens.
+first of them takes over when the active one ends, however that happens.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _WAIT_S = 0.2
 
 
 class TailerState(Enum):
-    """What a tailer is doing."""
+    """The states of a tailer."""
 
     STARTING = "starting"
     STANDING_BY = "standing by"
     TAKING_OVER = "taking over"
-    """It has stood by, and the mirror is its own now; it does not mirror yet."""
+    """It has stood by and now holds the mirror's lock; it does not mirror yet."""
     TAILING = "tailing"
     INTERRUPTED = "interrupted"
-    """Its database, or its log, has gone: it tries again."""
+    """Its database or its log is away; it retries."""
 
 
 _BEGUN = (TailerState.TAKING_OVER, TailerState.TAILING, TailerState.INTERRUPTED)
@@ -51,15 +51,15 @@ class TailerStop:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.is_set = False
         self.looked_at = time.monotonic()
-        """When it was waited for last."""
+        """The time.monotonic() of the last wait."""
 
     def set(self) -> None:
-        """Twice is fine."""
+        """End the tailer. Calling it twice is fine."""
         self.is_set = True
         os.write(self._writer, b"\0")
 
     def wait(self, timeout_s: float, fd: int | None = None) -> bool:
-        """Returns when it is set, when this file can be read, or after this time; whether it is set."""
+        """Wait until it is set, this file is readable, or the time is over. Returns True if it is set."""
         self.looked_at = time.monotonic()
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
@@ -69,13 +69,13 @@ class TailerStop:
         return self.is_set
 
     def close(self) -> None:
-        """Closes its files. It must not be set after that."""
+        """Close its files. It must not be set after that."""
         os.close(self._reader)
         os.close(self._writer)
 
 
 class Tailer:
-    """One process, or thread, that keeps a mirror up. `open_sink` opens the log to be written; it raises LogBusy."""
+    """One process, or thread, that keeps a mirror running. `open_sink` opens the log for writing; it raises LogBusy."""
 
     def __init__(
         self,
@@ -95,19 +95,20 @@ class Tailer:
         self.progress = TailerProgress()
 
     def apply_settings(self, config: TailerConfig) -> None:
-        """From now on these settings hold, as far as they are live. From any thread."""
+        """Apply the live ones of these settings from now on. From any thread."""
         self._config = config
 
     def stop(self) -> None:
-        """Has `run` return soon, with all that was taken on disk. From any thread, or a signal handler."""
+        """Ask `run` to return soon, with all taken messages on disk. From any thread, or a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Mirrors until it is stopped.
+        """Mirror until it is stopped.
 
-        What may pass by itself (a database or log that is away, a full disk, a token that was rotated late) is logged
-        and tried again; what goes wrong with one queue stops that one alone. Raises CorruptLog for a log that cannot be
-        opened; when it starts, StorageError if the database is not set up for it, and Unauthenticated.
+        Errors that may pass (a database or log that is away, a full disk, a token that was rotated late) are logged and
+        retried; an error of one queue stops that queue alone. Raises CorruptLog for a log that cannot be opened; when
+        it
+        starts, StorageError if the database is not set up for it, and Unauthenticated.
         """
         wait_s = _WAIT_S
         try:
@@ -136,7 +137,7 @@ class Tailer:
             self._stop.close()
 
     def run_once(self) -> None:
-        """Waits for its turn and mirrors until it is stopped, or something fails."""
+        """Wait for the turn, then mirror until it is stopped or something fails."""
         self.progress.slot = None
         with closing(connect(self._config.storage)) as session, translated():
             require_own_session(session, self._config.storage)
@@ -165,7 +166,7 @@ class Tailer:
                         self._tell_progress(self.progress)
 
     def silence_s(self) -> float:
-        """How long ago `run` was last seen to go on. From any thread."""
+        """Return seconds since `run` last made progress. From any thread."""
         return time.monotonic() - max(self._stop.looked_at, self._progress_at)
 
     def _tell_progress(self, progress: TailerProgress) -> None:
@@ -204,7 +205,7 @@ class Tailer:
             self._report_state(TailerState.TAKING_OVER)
 
     def _interrupted(self) -> None:
-        """Whether the log has all is not known any more."""
+        """Report the interruption. From now on the lag grows, because it is unknown."""
         if self.progress.behind_since is None:
             self.progress.behind_since = time.monotonic()
         if self.state is not TailerState.STARTING:

@@ -1,4 +1,4 @@
-"""Joins the tailer and the log, which do not know each other: what the tailer writes to, and repairs by the table.
+"""Joins the tailer and the log, which do not import each other: the sinks of a tailer, and repair by the table.
 
 rows        rows of the table as messages of a log
 log_sink    MetaQ's own log
@@ -28,7 +28,7 @@ def open_sink(
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
 ) -> MirrorSink:
-    """The log in a directory, made when missing, at an address, or in a Kafka.
+    """Return the log in a directory, made when missing, at an address, or in a Kafka.
 
     tracing: traces the appends that have traced messages. kafka_config, replication_factor, min_insync_replicas: of a
     Kafka, see KafkaSink. Raises LogBusy when another process writes the log of a directory; one that writes to a Kafka

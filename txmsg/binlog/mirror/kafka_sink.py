@@ -1,7 +1,7 @@
-"""Topics of Kafka as what the tailer writes to: each message once, in order, for whoever reads what is committed.
+"""Mirrors into topics of Kafka: readers of committed records see each message once and in order.
 
-A queue ends where its last record says, by the header with its place. What is noted of it in the same transaction
-says the same, also when its records have expired since. The argument stands in docs/decisions.
+A queue ends at the offset in the last record's place header. The note that is committed in the same transaction
+has the same end, and it outlives records that expire. docs/decisions/0077 has the argument.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class KafkaSink:
         self._probe = Probe(self._clients)
         self._positions = Positions(self._clients, admin, self._topics, self._probe)
         self._counts: dict[str, int] = {}
-        """How many partitions topics of Kafka have, as was looked last."""
+        """The number of partitions of Kafka's topics, as of the last look."""
         self._wanted: dict[str, int] = {}
-        """How many they need for the queues that were asked for."""
+        """The number of partitions that the requested queues need, by topic."""
         self._writer = TransactionalWriter(self._clients, f"{address.prefix}{MIRROR}")
 
     @property
     def generation(self) -> int:
-        """Always the first: a topic whose end has to be cut is created again, and Kafka tells the two apart."""
+        """The generation, always 1: a topic that has to be cut is recreated, and Kafka tells the two apart."""
         return 1
 
     @property
@@ -102,11 +102,12 @@ class KafkaSink:
     def _looked_up(
         self, places: Mapping[KafkaPartition, LogQueue]
     ) -> tuple[dict[KafkaPartition, PartitionBounds], dict[KafkaPartition, TransactionNote]]:
-        """Their bounds, as far as they are there, and what is noted of them.
+        """Return the bounds of the partitions that exist, and the notes on them.
 
-        A node that is asked which topics there are may not have heard yet of one that a tailer has just created, and
-        its messages would be written again. But notes are there at once: the partition of one that tells of a message
-        is waited for. Of a topic that is deleted Kafka forgets the notes a moment later.
+        A node may not know yet of a topic that a tailer has just created; its messages would then be written again.
+        Notes
+        are visible at once, so this waits for each partition whose note names a message. Kafka forgets the notes on a
+        deleted topic a moment after the topic.
         """
         deadline = time.monotonic() + self._clients.timeout_s
         while True:
@@ -164,7 +165,7 @@ class KafkaSink:
         )
 
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
-        """Reads all that is kept of the queue: this is for one that differs from the table."""
+        """Read all kept records of the queue: only called for one that differs from the table."""
         queue, where = LogQueue(topic, number), self._where(topic, number)
         bounds = self._positions.bounds([queue])
         for record in scan(self._clients, self._partition(topic, number), bounds[queue]) if bounds else ():
@@ -189,7 +190,7 @@ class KafkaSink:
         return PartitionWrite(partition, _records(batch, partition), _note_of(end, batch.rows[-1]))
 
     def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
-        """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
+        """Note the hole, so that it is not found again. Readers see it as a gap between offsets."""
         partition = self._partition(topic, number)
         self._require([partition])
         position = self._positions.ends([LogQueue(topic, number)]).get(LogQueue(topic, number), 0)
@@ -201,7 +202,7 @@ class KafkaSink:
         return partition
 
     def _require(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Makes what is missing of them: a topic gets as many partitions as it has queues."""
+        """Create missing topics and partitions: a topic gets as many partitions as it has queues."""
         lacking = {topic: self._wanted[topic] for topic, number in partitions if self._counts.get(topic, 0) <= number}
         for topic, count in lacking.items():
             self._topics.ensure(topic, count, copies=self._replication_factor, copies_in_sync=self._min_insync_replicas)
@@ -213,7 +214,7 @@ class KafkaSink:
         self._probe.close()
 
     def delete(self, topics: Collection[str]) -> None:
-        """Deletes topics, with all that they hold and what is noted of them."""
+        """Delete topics with all their messages and notes."""
         names = {kafka_name(topic, self._clients.address.prefix) for topic in topics}
         self._topics.delete(list(names))
         deadline = time.monotonic() + _TIMEOUT_S

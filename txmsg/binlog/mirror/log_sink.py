@@ -1,4 +1,4 @@
-"""A MetaQ log, in a directory or at the address of its server, as what the tailer writes to."""
+"""Mirrors into a MetaQ log, in a directory or at the address of its server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class LogSink:
             )
 
     def _append(self, appends: Sequence[Append]) -> None:
-        """On disk on return. At an address another tailer may come between, which was paused and has lost its turn."""
+        """Append; on disk on return. Raises LogBusy if another tailer, paused before it lost its turn, appended
+        meanwhile.
+        """
         try:
             self._log.append(appends)
         except MisuseError as exc:
@@ -80,7 +82,7 @@ class LogSink:
         self._log.flush()
 
     def _compression_of(self, topic: str) -> Compression:
-        """What the topic asks for; a change is seen some seconds later."""
+        """Return the topic's compression; a change is noticed within 10 s."""
         now = time.monotonic()
         if now > self._settings_until:
             self._compressions, self._settings_until = {}, now + _SETTINGS_S
@@ -97,7 +99,9 @@ class LogSink:
 
 
 def marks_of(log: LogAccess, queue: LogQueue, begin: int, end: int) -> Iterator[MessageFingerprint]:
-    """What a log has of a queue at these offsets, in order; what is missing, as in a hole, is left out."""
+    """Yield fingerprints of a queue's messages at these offsets, in order. Missing offsets, as in a hole,
+    are left out.
+    """
     while begin < end:
         found = log.fetch({queue: begin})
         if not found:

@@ -1,4 +1,4 @@
-"""Mends a log by the table that it mirrors: after they have diverged, or after damage."""
+"""Repairs a log by the table that it mirrors: after a divergence, or after damage."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ForkedLog(NamedTuple):
-    """A log that goes on. groups: those that were further than it is now, and were set back."""
+    """A continued log. groups: those that were further than its new end, and were set back."""
 
     generation: int
     groups: Sequence[str]
 
 
 def fork_log(root: Path, cuts: Sequence[Divergence]) -> ForkedLog:
-    """Continues a log under a new generation, from where it and the table differ.
+    """Continue a log under a new generation, from the offset where it and the table differ.
 
-    What it has from there on is not served any more; the table's messages come in its place when the tailer runs. So
-    groups that were further are set back, or they would go past these: before the log is cut, because it would
-    not be done after a crash; and after it, because members may be running.
+    Its messages from there on are no longer served; the tailer appends the table's in their place. Groups that were
+    further
+    are set back, or they would skip these: before the cut, because after a crash it would not be done; and again
+    after the cut, because members may be running.
     """
     with Log(root) as log, open_log(root) as reading:
         groups = _set_back(reading, cuts)
@@ -45,7 +46,7 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> ForkedLog:
 
 
 def delete_topics(where: str, kafka_config: Path | None, topics: Collection[str]) -> None:
-    """Deletes topics of a Kafka: the tailer creates them again, with all that the table has of them."""
+    """Delete topics of a Kafka: the tailer recreates them from the table."""
     from txmsg.binlog.mirror.kafka_sink import KafkaSink  # with txmsg[kafka] only
 
     with closing(KafkaSink(where, kafka_config)) as sink:  # which ends a tailer that still writes
@@ -53,7 +54,7 @@ def delete_topics(where: str, kafka_config: Path | None, topics: Collection[str]
 
 
 def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
-    """Has groups that are further than these offsets go on there; their names."""
+    """Set groups that are further than these offsets back to them. Returns the groups' names."""
     ends = {LogQueue(cut.topic, cut.number): cut.offset for cut in cuts}
     found: set[str] = set()
     for group in log.groups():
@@ -69,22 +70,24 @@ def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
 
 
 class MissingMessages(NamedTuple):
-    """Messages that a log lacks and the table has: offsets from `begin` on, up to `end`."""
+    """Messages of the table that a log lacks: offsets from `begin` up to, and without, `end`."""
 
     topic: str
     queue: int
     begin: int
     end: int
     is_back: bool
-    """They stand in the log again. Else it ends at `begin` now, and a tailer takes all from there on."""
+    """True if the log has them again; otherwise it now ends at `begin`, and a tailer continues from there."""
 
 
 def take_again(root: Path, session: Session, name: str) -> list[MissingMessages]:
-    """Gives a log back what it lacks and the table has: in its place where there is room, as a repair leaves it.
+    """Give a log the messages that it lacks and the table has: in their place where there is room, as a repair leaves
+    it.
 
-    Where there is none, the queue ends where the first of it is missing, and a tailer goes on there. Offsets stay what
-    they were, so the generation does. Queues that have diverged or cannot be read are left alone, and so is what the
-    table has not got any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
+    Where there is no room, the queue is cut at the first missing message, and a tailer continues there. Offsets do not
+    change, so the generation does not either. Diverged and unreadable queues are left alone, and so are messages that
+    the
+    table has dropped. Raises LogBusy while another process writes the log, and MisuseError for an unknown mirror.
     """
     mirrors = TailerMirror(session, name)
     mirror = mirrors.read_row()
@@ -113,7 +116,7 @@ def _taken_again(log: Log, session: Session, compared: Compared) -> Iterator[Mis
 
 
 def _is_put_back(log: Log, session: Session, queue: MirroredQueue, begin: int, end: int) -> bool:
-    """Whether the messages of a hole are in its place again: it has room for them, compressed as they were."""
+    """Return True if the messages of a hole are back in their place: it has room for them under some compression."""
     rows: list[TableRow] = []
     size_bytes = 0
     with closing(table.rows(session, queue.id, begin, end)) as in_table:

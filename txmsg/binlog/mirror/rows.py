@@ -1,4 +1,4 @@
-"""Rows of the table as messages of a log."""
+"""Converts rows of the table to messages of a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def columns_of(rows: Sequence[TableRow]) -> FrameColumns:
-    """What a log stores of them."""
+    """Return the columns that a log stores of these rows."""
     columns: Any = TableRow._make(zip(*rows, strict=True))
     return FrameColumns(
         body=columns.body,
@@ -35,7 +35,7 @@ def _texts(values: tuple[bytes, ...]) -> Sequence[str]:
 
 
 def traced(tracing: Tracing | None, batches: Sequence[RowBatch]) -> AbstractContextManager[object]:
-    """A span around the append of these, if one of them has a trace."""
+    """Return a span around the append of these, if one of them has a trace."""
     if tracing is None:
         return nullcontext()
     headers = (row.headers for batch in batches for row in batch.rows)

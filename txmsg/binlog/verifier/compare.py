@@ -1,4 +1,4 @@
-"""Whether the log holds what the table holds: walks both, queue by queue, and names every difference."""
+"""Compares a log with its table, queue by queue, and names every difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOLD_EVERY: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One range of offsets of a queue that is not as it must be.
+    """A range of offsets of a queue with an error.
 
     kind: missing (in the table only), extra (in the log only), different, doubled (twice in the log, or behind a later
     one), unmarked (a gap that no hole marks), hole (marked as missing, but the table has it), damaged, foreign (a
@@ -45,11 +45,11 @@ class Difference:
 
 @dataclass(slots=True)
 class VerifierReport:
-    """What was found."""
+    """The result of a comparison."""
 
     queues: int = 0
     messages: int = 0
-    """Compared, and equal but for what the differences say."""
+    """Messages that were compared, equal except for the differences."""
     in_holes: int = 0
     """Offsets that the log marks as missing."""
     log_only: int = 0
@@ -57,18 +57,18 @@ class VerifierReport:
     table_only: int = 0
     """Messages of the table that the log's retention has deleted."""
     differing: Counter[str] = field(default_factory=Counter)
-    """Offsets that differ, by kind."""
+    """Numbers of offsets that differ, by kind."""
     differences: list[Difference] = field(default_factory=list)
-    """The first of them, neighbours together."""
+    """The first differences; neighbours are joined."""
     other_topics: list[str] = field(default_factory=list)
-    """Topics of the log that the database does not have, or has in memory only: they are not looked at."""
+    """Topics of the log that the database does not have, or has in memory only: they are not compared."""
 
     @property
     def is_equal(self) -> bool:
         return not self.differing
 
     def note(self, difference: Difference) -> None:
-        """Counts it, and keeps it unless many are kept. What continues the last one is put together with it."""
+        """Count a difference, and keep it unless many are kept. One that continues the last one is joined with it."""
         self.differing[difference.kind] += difference.end - difference.begin
         last = self.differences[-1] if self.differences else None
         if (
@@ -92,12 +92,12 @@ def verify(
     wait_s: float = 0.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> VerifierReport:
-    """Compares all queues of the mirror's topics, or of those that fit `topics` and `exclude`, in little memory.
+    """Compare all queues of the mirror's topics, or of those that match `topics` and `exclude`, in little memory.
 
     where: the directory of a log, or kafka://HOST:PORT,...[/PREFIX], then kafka_config is a file of Kafka's properties.
 
-    What is committed when it begins must be in the log. wait_s: the time that the mirror has to get there, and the
-    table to show what the log has already. progress is told how many messages are compared, and how many there are.
+    Everything committed before the call must be in the log. wait_s: seconds that the mirror has to get there, and the
+    table to show messages that the log has already. progress: called with the numbers of compared and of all messages.
 
     Raises CorruptLog for a directory that is not a log, StorageError when the database cannot be read.
     """
@@ -138,7 +138,7 @@ def _fits(topic: str, patterns: Sequence[str]) -> bool:
 def _look_for_strangers(
     report: VerifierReport, log: VerifiedMirror, known: Sequence[TableQueue], queues: Sequence[TableQueue]
 ) -> None:
-    """Queues of the log that the table does not have."""
+    """Note queues of the log that the table does not have."""
     in_log, in_table = log.topics(), {VerifiedQueue(queue.topic, queue.number) for queue in known}
     report.other_topics = sorted(in_log.keys() - {queue.topic for queue in known})
     strange = [
@@ -155,7 +155,7 @@ def _look_for_strangers(
 def _ends(
     log: VerifiedMirror, table: MessageTable, queues: Sequence[TableQueue], wait_s: float
 ) -> dict[TableQueue, int]:
-    """Up to where each queue is compared: whatever table or log had, after both had time to have what the other has."""
+    """Return the end of the comparison for each queue, after log and table had time to reach each other's end."""
     deadline = time.monotonic() + wait_s
     wanted = table.ends(queues)
     mirrored = _mirrored(log, queues)
@@ -176,7 +176,7 @@ def _mirrored(log: VerifiedMirror, queues: Sequence[TableQueue]) -> dict[TableQu
 
 
 class _QueueComparison:
-    """One queue, from `begin` to before `end`."""
+    """The comparison of one queue, from `begin` to before `end`."""
 
     def __init__(self, report: VerifierReport, log: VerifiedMirror, queue: TableQueue, begin: int, end: int) -> None:
         self._report = report
@@ -186,7 +186,7 @@ class _QueueComparison:
         self._extra: list[tuple[int, int]] = []
 
     def run(self, rows: Iterator[Row]) -> Iterator[int]:
-        """Walks both; yields the number of messages compared, now and then."""
+        """Walk through both. Yields numbers of compared messages."""
         compared = 0
         log_rows = self._walk.rows()
         found = next(log_rows, None)
@@ -210,7 +210,7 @@ class _QueueComparison:
         self._report.in_holes += self._walk.in_holes
 
     def finish(self, begin: int) -> None:
-        """Notes what the log alone has. begin: of the table, which may have dropped segments meanwhile."""
+        """Note messages that only the log has. begin: the table's, which may have dropped segments meanwhile."""
         for first, end in self._extra:
             dropped = max(0, min(end, begin) - first)
             self._report.log_only += dropped
@@ -235,7 +235,7 @@ class _QueueComparison:
 
 
 def _extend(ranges: list[tuple[int, int]], offset: int) -> None:
-    """Adds an offset, which is greater than all there are."""
+    """Add an offset that is greater than all others."""
     if ranges and ranges[-1][1] == offset:
         ranges[-1] = (ranges[-1][0], offset + 1)
     else:

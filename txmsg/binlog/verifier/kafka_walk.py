@@ -1,6 +1,6 @@
-"""Topics of Kafka, read by its client as any reader of what is committed does.
+"""Reads topics of Kafka by its client, as any reader of committed records does.
 
-Imports nothing of the log or the mirror. What a record holds is told in docs/how-to/kafka.md.
+Imports neither the log nor the mirror. docs/how-to/kafka.md describes the records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OF_GROUPS: Final = (".txmsg-retry", ".txmsg-dlq")
 
 
 class KafkaTopics:
-    """A `Mirror` at kafka://HOST:PORT,...[/PREFIX]."""
+    """A `VerifiedMirror` at kafka://HOST:PORT,...[/PREFIX]."""
 
     def __init__(self, where: str, config: Path | None) -> None:
         servers, _, self._prefix = where.removeprefix("kafka://").partition("/")
@@ -87,7 +87,7 @@ class KafkaTopics:
         return _PartitionWalk(self, queue, end, note)
 
     def messages(self, queue: VerifiedQueue) -> tuple[int, Iterator[Message]]:
-        """The first offset that Kafka keeps, and all records that are committed now."""
+        """Return the first offset that Kafka keeps, and all records that are committed now."""
         if queue.number not in self.topics().get(queue.topic, ()):
             return 0, iter(())
         bounds = self._bounds(queue)
@@ -106,7 +106,7 @@ class KafkaTopics:
     def _messages(
         self, starts: Mapping[VerifiedQueue, int], bounds: Mapping[VerifiedQueue, tuple[int, int]]
     ) -> Iterator[tuple[VerifiedQueue, Message]]:
-        """What readers get of these partitions from there on, up to where each ends."""
+        """Yield the committed records of these partitions, from these offsets up to their ends."""
         self._consumer.assign([self._place(queue, start) for queue, start in starts.items()])
         left = {queue for queue, start in starts.items() if start < bounds[queue][1]}
         heard_at = time.monotonic()
@@ -167,7 +167,7 @@ class _PartitionWalk:
 
 
 def offset_of(message: Message) -> int | None:
-    """The offset in its queue; None: no mirror wrote it here."""
+    """Return the offset in its queue; None if no mirror wrote the record here."""
     text = next((value or b"" for name, value in _headers(message) if name == "txmsg-place"), b"")
     where, _, offset = text.rpartition(b"/")
     is_here = where == f"{message.topic()}/{message.partition()}".encode()
@@ -175,7 +175,7 @@ def offset_of(message: Message) -> int | None:
 
 
 def row_of(message: Message, offset: int) -> Row:
-    """What a record says of its message."""
+    """Return the message in a record."""
     key, ordering_key, tag = message.key() or b"", b"", b""
     transaction_id, n = b"", 0
     born_at = stored_at = message.timestamp()[1] * 1000
@@ -202,12 +202,12 @@ def _headers(message: Message) -> Sequence[tuple[str, bytes | None]]:
 
 
 def headers_of(packed: bytes) -> dict[bytes, bytes]:
-    """Headers as the table has them, a map of protobuf: entries of field 1, with a name (1) and a value (2)."""
+    """Return headers in the table's form, a map of protobuf: entries of field 1, with a name (1) and a value (2)."""
     return {entry.get(1, b""): entry.get(2, b"") for entry in (dict(_fields(data)) for _, data in _fields(packed))}
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Fields that have a length."""
+    """Return the fields that have a length."""
     at = 0
     while at < len(data):
         number = data[at] >> 3

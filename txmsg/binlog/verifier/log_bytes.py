@@ -1,4 +1,4 @@
-"""A log's messages, read from its bytes as docs/log_format.md tells and in no other way. Imports nothing of the log."""
+"""Reads a log's messages from its bytes, by docs/log_format.md alone. Imports nothing of the log."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _VARIABLE: Final = (16, 32, 64, 128, 256)
 
 
 class Damaged(Exception):
-    """Bytes that are not the frame that a cell promises; the text says why."""
+    """Raised for bytes that are not the frame of their cell; the text gives the reason."""
 
 
 class VerifiedCell(NamedTuple):
-    """Where a frame of a queue stands, as the queue's cells say."""
+    """A cell of a queue: the position and the offsets of a frame."""
 
     base: int
     position: int
@@ -54,7 +54,7 @@ class VerifiedFrame(NamedTuple):
 
 
 class LogBytes:
-    """The files of a log. What another process appends meanwhile is seen at the next look."""
+    """The files of a log. Appends of another process are seen at the next call."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -69,14 +69,14 @@ class LogBytes:
             ) from exc
 
     def topics(self) -> dict[str, list[int]]:
-        """Topics and the numbers of their queues."""
+        """Return the topics with the numbers of their queues."""
         found: dict[str, list[int]] = {}
         for place in sorted(self._root.glob("queues/*/*")):
             found.setdefault(place.parent.name, []).append(int(place.name))
         return found
 
     def begin_position(self) -> int:
-        """The position of the first byte that is kept."""
+        """Return the position of the first byte that is kept."""
         return next(iter(self._files()), 0)
 
     def _files(self) -> list[int]:
@@ -85,7 +85,7 @@ class LogBytes:
     # ---- cells
 
     def cells(self, topic: str, queue: int) -> Iterator[VerifiedCell]:
-        """The cells of a queue whose frames are kept, in their order."""
+        """Yield the cells of a queue whose frames are kept, in order."""
         begin = self.begin_position()
         for path in self._cell_files(topic, queue):
             with path.open("rb") as file:
@@ -96,7 +96,7 @@ class LogBytes:
                             yield VerifiedCell(base, position, size, count, crc)
 
     def end_offset(self, topic: str, queue: int) -> int:
-        """The offset after the last message of a queue, or the last hole."""
+        """Return the offset after the last message, or the last hole, of a queue."""
         for path in reversed(self._cell_files(topic, queue)):
             with path.open("rb") as file:
                 whole = path.stat().st_size // _CELL.size * _CELL.size
@@ -113,7 +113,7 @@ class LogBytes:
     # ---- frames
 
     def frame(self, cell: VerifiedCell, topic: str, queue: int) -> VerifiedFrame:
-        """What the cell points at. Raises Damaged for anything that no whole frame of this queue is."""
+        """Return the frame at the cell's position. Raises Damaged unless it is a whole frame of this queue."""
         data = self._bytes(cell.position, cell.size_bytes)
         if len(data) < _HEADER.size:
             raise Damaged(f"position {cell.position} is past the end of the log")
@@ -137,7 +137,7 @@ class LogBytes:
         return VerifiedFrame(_rows(payload, columns, base, count, first_stored_at), None)
 
     def _bytes(self, position: int, size: int) -> bytes:
-        """So many bytes from there, or as many as there are. Frames do not span files."""
+        """Return so many bytes from this position, or as many as there are. Frames do not span files."""
         for _ in range(2):
             first = self._firsts[bisect_right(self._firsts, position) - 1] if self._firsts else 0
             # Not through a memory map: a writer may cut the file.
@@ -160,7 +160,7 @@ class LogBytes:
 
 
 def _rows(payload: bytes, columns: int, base: int, count: int, stored_at: int) -> Iterator[Row]:
-    """The messages of a payload, made as they are asked for."""
+    """Yield the messages of a payload."""
     at = 0
 
     def take(size: int) -> bytes:

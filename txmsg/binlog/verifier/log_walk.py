@@ -1,4 +1,4 @@
-"""The files of a MetaQ log, walked queue by queue."""
+"""Walks through the files of a MetaQ log, queue by queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txmsg.binlog.verifier.mirror import NoteDifference, QueueWalk, Row, Verifie
 
 
 class LogFiles:
-    """A `Mirror` in a directory. Raises CorruptLog for one that is not a log."""
+    """A `VerifiedMirror` in a directory. Raises CorruptLog for one that is not a log."""
 
     def __init__(self, root: Path) -> None:
         self._log = LogBytes(root)

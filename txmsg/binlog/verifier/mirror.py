@@ -1,4 +1,4 @@
-"""What the comparison needs of a log, as Protocols."""
+"""The Protocols by which the comparison reads a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 Row = tuple[int, bytes, int, bytes, bytes, bytes, Any, bytes, int, int]
-"""A message, by the names of FIELDS. What there is none of is empty; times are microseconds since 1970."""
+"""A message, by the names of FIELDS. Missing values are empty; times are microseconds since 1970."""
 FIELDS: Final = (
     "offset",
     "transaction id",
@@ -22,7 +22,7 @@ FIELDS: Final = (
 
 
 class VerifiedQueue(NamedTuple):
-    """A queue by its names."""
+    """A queue by its topic and number."""
 
     topic: str
     number: int
@@ -35,46 +35,46 @@ class NoteDifference(Protocol):
 
 
 class QueueWalk(Protocol):
-    """One queue, read once from its begin on. The rest holds as far as it was read."""
+    """One queue, read once from its begin. The attributes hold for the part that was read."""
 
     holes: list[tuple[int, int]]
     """Ranges of offsets that the log marks as missing."""
     damaged: list[tuple[int, int]]
-    """Ranges of which the messages cannot be read."""
+    """Ranges of offsets whose messages cannot be read."""
     in_holes: int
 
     def rows(self) -> Iterator[Row]:
-        """The messages by rising offsets; notes what is wrong with their places."""
+        """Yield the messages by rising offsets, and note errors in their places."""
         ...
 
     def is_cut(self, offset: int) -> bool:
-        """Whether the log's own retention has deleted what was there."""
+        """Return True if the log's own retention has deleted messages that were there."""
         ...
 
 
 class VerifiedMirror(Protocol):
-    """A log as a reader finds it."""
+    """A log as a reader sees it."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def topics(self) -> dict[str, list[int]]:
-        """Topics and the numbers of their queues."""
+        """Return the topics with the numbers of their queues."""
         ...
 
     def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
-        """The offset after the last message of each; 0 if it has none."""
+        """Return the offset after the last message of each queue; 0 if it has none."""
         ...
 
     def begin_offset(self, queue: VerifiedQueue) -> int:
-        """The first offset that is kept of a queue that has messages."""
+        """Return the first kept offset of a queue that has messages."""
         ...
 
     def walk(self, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> QueueWalk:
-        """To be compared up to `end`. begin: of the table."""
+        """Return the walk through a queue up to `end`. begin: the table's first offset."""
         ...
 
     def expected(self, row: Row) -> Row:
-        """A row of the table as this log must have it."""
+        """Return a row of the table in the form that this log must have."""
         ...

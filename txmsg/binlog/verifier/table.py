@@ -1,4 +1,4 @@
-"""The messages of a Notify database, read by plain SQL. Imports nothing of the broker or the tailer."""
+"""Reads the messages of a Notify database by plain SQL. Imports nothing of the broker or the tailer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TableQueue:
 
 
 class MessageTable:
-    """The table `message`. One connection; no transaction is held for longer than a queue's segment is read."""
+    """The table `message`. One connection; a transaction stays open only while one segment of a queue is read."""
 
     def __init__(self, storage: str) -> None:
         with _translated():
@@ -76,18 +76,20 @@ class MessageTable:
                 raise value
 
     def queues(self) -> list[TableQueue]:
-        """All queues but those of topics in memory, which are not mirrored."""
+        """Return all queues except those of topics in memory, which are not mirrored."""
         return [TableQueue(*row) for row in self._connection.execute(_QUEUES)]
 
     def patterns(self, mirror: str) -> tuple[list[str], list[str]]:
-        """Which topics a mirror holds, and which of these it leaves out. All, if there is no such mirror."""
+        """Return the patterns of topics that a mirror holds, and of those that it leaves out; all topics for an unknown
+        mirror.
+        """
         found = self._connection.execute(
             "select include, exclude from txmsg.mirror where name = %s", (mirror,)
         ).fetchone()
         return found or (["*"], [])
 
     def begins(self, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
-        """The first offset that each queue has, or will have."""
+        """Return the first offset of each queue, or the one that its first message will have."""
         oldest = self._segments()[0]
         begins: dict[int, int] = dict(
             self._connection.execute(_BEGINS, (oldest, [queue.id for queue in queues])).fetchall()
@@ -95,7 +97,7 @@ class MessageTable:
         return {queue: begins[queue.id] for queue in queues}
 
     def ends(self, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
-        """The offset after the last one of each queue."""
+        """Return the offset after the last one of each queue."""
         segments = self._segments()
         newest = segments[-1]
         ends: dict[int, int] = dict(
@@ -107,7 +109,7 @@ class MessageTable:
         return {queue: ends[queue.id] for queue in queues}
 
     def rows(self, queue: TableQueue, begin: int, end: int) -> Iterator[Row]:
-        """The messages from `begin` to before `end`, in their order."""
+        """Yield the messages from `begin` to before `end`, in their order."""
         for segment in self._segments():
             statement = _ROWS.format(segment=segment, queue=queue.id, begin=begin, end=end)
             with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
