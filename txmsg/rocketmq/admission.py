@@ -40,7 +40,7 @@ class CallAdmission:
     """Admits every call."""
 
     async def enter(self, call: GrpcCall) -> GatewayCaller:
-        """Identifies the caller by the headers of the call; its request is read later.
+        """Identify the caller by the headers of the call; its request is read later.
 
         Raises CallRefused, TxmsgError.
         """
@@ -51,7 +51,7 @@ class CallAdmission:
         return ""
 
     def staying(self, method: str, request: Any, caller: GatewayCaller) -> AbstractAsyncContextManager[object]:
-        """A context for a call that may wait: it is cancelled as soon as the caller may no longer make the call.
+        """Return a context for a call that may wait: it is cancelled as soon as the caller may no longer make the call.
 
         It then raises Unauthenticated or PermissionDenied.
         """
@@ -59,17 +59,17 @@ class CallAdmission:
         return nullcontext()
 
     def check(self, method: str, request: Any, caller: GatewayCaller) -> None:
-        """Checks that the caller may do this now. request: a frame, in a stream. Raises Unauthenticated,
+        """Check that the caller may do this now. request: a frame, in a stream. Raises Unauthenticated,
         PermissionDenied.
         """
         del method, request, caller
 
     async def pace(self, method: str, request: Any, caller: GatewayCaller) -> None:
-        """Returns when the user's rates allow the call. Raises Overloaded, and what `check` raises."""
+        """Return when the user's rates allow the call. Raises Overloaded, and what `check` raises."""
         del method, request, caller
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever the result of `may_be_asked` may have changed."""
+        """Call `changed` whenever the result of `may_be_asked` may have changed."""
         del changed
 
     def may_be_asked(self, topic: str, caller: GatewayCaller) -> bool:
@@ -84,7 +84,7 @@ class CallAdmission:
 
 
 def client_id_of(headers: Mapping[str, str]) -> str:
-    """The id that the client sends. Raises CallRefused."""
+    """Return the id that the client sends. Raises CallRefused."""
     found = headers.get(_CLIENT_ID)
     if not found:
         raise CallRefused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")

@@ -39,7 +39,7 @@ _NODE_JS: Final = 8
 
 
 def check_kind(kind: pb.ClientType) -> None:
-    """Raises CallRefused for clients that are not served."""
+    """Raise CallRefused for clients that are not served."""
     if kind in _LITE:
         raise CallRefused(
             pb.UNSUPPORTED, "lite consumers are not supported: consume by a PushConsumer or a SimpleConsumer instead"
@@ -53,7 +53,7 @@ class Agreements:
         self._brokers = brokers
 
     async def agreed(self, settings: pb.Settings) -> pb.Settings:
-        """The settings that a client is to use. Raises CallRefused."""
+        """Return the settings that a client is to use. Raises CallRefused."""
         check_kind(settings.client_type)
         agreed = pb.Settings()
         agreed.CopyFrom(settings)

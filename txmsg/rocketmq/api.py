@@ -90,7 +90,7 @@ class Api:
                 patience.reschedule(now)
 
     def methods(self) -> dict[str, Method]:
-        """The handler for each path. Nothing is read from clients that are not admitted."""
+        """Return the handler for each path. Nothing is read from clients that are not admitted."""
         unary: dict[str, tuple[Callable[[Any, GatewayCaller], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
@@ -126,7 +126,7 @@ class Api:
         kind: type[RequestT],
         reply: Callable[..., Any],
     ) -> Method:
-        """A method with one request and one reply: exceptions become a status."""
+        """Return a method with one request and one reply: exceptions become a status."""
 
         async def replied(call: GrpcCall) -> Any:
             try:
@@ -161,7 +161,7 @@ class Api:
         return caller
 
     async def _entered(self, name: str, kind: type[RequestT], call: GrpcCall) -> tuple[GatewayCaller, RequestT]:
-        """The caller and its request, if it is allowed. Raises CallRefused, TxmsgError."""
+        """Return the caller and its request, if it is allowed. Raises CallRefused, TxmsgError."""
         caller = await self._admitted(call)
         raw = await call.read()
         if raw is None:
@@ -172,7 +172,7 @@ class Api:
         return caller, request
 
     def _noted(self, error: CallRefused | TxmsgError) -> pb.Status:
-        """The status for an error of a call that is not answered by one reply."""
+        """Return the status for an error of a call that is not answered by one reply."""
         status = status_of(error)
         self.answers.note(status)
         return status
@@ -259,7 +259,7 @@ class Api:
                 self._clients.names(client.id, topics)
 
     async def _known(self, named: Iterable[pb.Resource]) -> list[str]:
-        """Those of the last topics that exist, or may exist. Unknown ones are refused where they are used."""
+        """Return those of the last topics that exist, or may exist. Unknown ones are refused where they are used."""
         topics = []
         for resource in list(named)[-TOPICS_MAX:]:
             with suppress(CallRefused):
@@ -370,7 +370,9 @@ class Api:
             raise
 
     async def _unless_stopped(self, receiving: Awaitable[Received]) -> Received | None:
-        """The received messages; None if the gateway stops: then the receive is cancelled, and nothing is taken."""
+        """Return the received messages; None if the gateway stops: then the receive is cancelled, and
+        nothing is taken.
+        """
         try:
             async with asyncio.timeout(0 if self._stopping.is_set() else None) as patience:
                 self._waiting.add(patience)

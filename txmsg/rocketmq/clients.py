@@ -75,14 +75,14 @@ class GatewayClients:
         return {topic for topic, presence in self._presences.items() if not presence.done()}
 
     def attach(self, client: GatewayClient) -> None:
-        """Adds a client; a new stream of the same client replaces its previous one."""
+        """Add a client; a new stream of the same client replaces its previous one."""
         before = self._clients.get(client.id)
         if before is not None:
             client.topics = dict(before.topics)
         self._clients[client.id] = client
 
     def detach(self, client: GatewayClient) -> None:
-        """Removes a client whose stream has ended. Detaches from topics that no other client can be asked about."""
+        """Remove a client whose stream has ended. Detaches from topics that no other client can be asked about."""
         if self._clients.get(client.id) is client:
             del self._clients[client.id]
         self._follow(client.topics)
@@ -115,7 +115,7 @@ class GatewayClients:
         self._follow([topic, *dropped])
 
     def _follow(self, topics: Iterable[str]) -> None:
-        """Attaches for those of these topics that a client can be asked about, and detaches from the others."""
+        """Attach for those of these topics that a client can be asked about, and detach from the others."""
         for topic in topics:
             self._attach(topic, any(client.can_answer(topic) for client in self._clients.values()))
 
@@ -148,7 +148,7 @@ class GatewayClients:
                 asked.set_result(state)
 
     async def ask_client(self, topic: str, message: ReceivedMessage) -> TransactionState:
-        """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
+        """Ask a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
 
         Clients with more than one unanswered check come last, those with the fewest first.
         """

@@ -52,12 +52,12 @@ _TIME_DIGITS_MAX: Final = 16
 
 
 def topic_of(resource: pb.Resource) -> str:
-    """The name of a topic. Raises CallRefused."""
+    """Return the name of a topic. Raises CallRefused."""
     return _name_of("topic", resource, pb.ILLEGAL_TOPIC)
 
 
 def group_of(resource: pb.Resource) -> str:
-    """The name of a consumer group. Raises CallRefused."""
+    """Return the name of a consumer group. Raises CallRefused."""
     return _name_of("consumer group", resource, pb.ILLEGAL_CONSUMER_GROUP)
 
 
@@ -75,7 +75,7 @@ def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
 
 
 def message_of(sent: pb.Message, now_us: int) -> Message:
-    """The message to store. Raises CallRefused, with RocketMQ's code, and InvalidMessage."""
+    """Return the message to store. Raises CallRefused, with RocketMQ's code, and InvalidMessage."""
     properties = sent.system_properties
     group = properties.message_group or None  # the empty text is none, as in RocketMQ; so are those below
     deliver_at_us = _deliver_at_us(properties, now_us)
@@ -195,7 +195,7 @@ def _headers_of(sent: pb.Message, keys: Sequence[str], deliver_at_us: int | None
 
 
 def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible_s: float) -> pb.Message:
-    """The message that a consumer gets. handle: None for a check."""
+    """Return the message that a consumer gets. handle: None for a check."""
     headers = message.headers
     properties = pb.SystemProperties(
         keys=keys_of(message),
@@ -233,7 +233,7 @@ def delivered_message(message: ReceivedMessage, handle: Handle | None, invisible
 
 
 def properties_of(message: ReceivedMessage) -> dict[str, str]:
-    """The properties that RocketMQ's consumers see."""
+    """Return the properties that RocketMQ's consumers see."""
     properties = {name: value for name, value in message.headers.items() if not name.startswith(OWN_HEADERS)}
     if message.ordering_key is not None:
         properties[_GROUP_PROPERTY] = message.ordering_key
@@ -243,7 +243,7 @@ def properties_of(message: ReceivedMessage) -> dict[str, str]:
 
 
 def keys_of(message: ReceivedMessage) -> list[str]:
-    """All keys of a message; txmsg itself knows only the first."""
+    """Return all keys of a message; txmsg itself knows only the first."""
     if KEYS_HEADER in message.headers:
         return message.headers[KEYS_HEADER].split(" ")
     return [message.key] if message.key else []

@@ -86,5 +86,5 @@ class GatewayConfig:
         self.tls.check_http_listen(self.http_listen, self.http_token_file, insecure=self.insecure)
 
     def brokers(self) -> Sequence[str]:
-        """The addresses in `broker`."""
+        """Return the addresses in `broker`."""
         return one_database_of(self.broker)

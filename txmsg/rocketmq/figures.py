@@ -27,7 +27,7 @@ def unready(parts: GatewayParts) -> str:
 
 
 def figures_of(parts: GatewayParts) -> Figures:
-    """All figures of a gateway."""
+    """Return all figures of a gateway."""
     figures = Figures(ExportingProcess.ROCKETMQ)
     figures.put("txmsg_ready", not unready(parts))
     _put_calls(figures, parts)

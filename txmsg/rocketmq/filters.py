@@ -33,7 +33,7 @@ ALL = Wanted()
 
 
 def wanted_of(expression: pb.FilterExpression) -> Wanted:
-    """Parses a filter expression. Raises CallRefused."""
+    """Parse a filter expression. Raises CallRefused."""
     text = expression.expression.strip()
     if expression.type == pb.SQL:
         try:
@@ -48,7 +48,7 @@ def wanted_of(expression: pb.FilterExpression) -> Wanted:
 
 
 def _properties_of(message: ReceivedMessage) -> dict[str, str]:
-    """The properties that consumers see, and TAGS and KEYS, which are properties in RocketMQ."""
+    """Return the properties that consumers see, and TAGS and KEYS, which are properties in RocketMQ."""
     properties = properties_of(message)
     if message.tag is not None:
         properties["TAGS"] = message.tag

@@ -22,7 +22,7 @@ _NUMBER_MAX = 2**64
 
 
 def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.ILLEGAL_MESSAGE_ID) -> bytes:
-    """The 16-byte transaction id for a message id: the bytes in it, or for an id of another form its digest.
+    """Return the 16-byte transaction id for a message id: the bytes in it, or for an id of another form its digest.
 
     So a send that is repeated with the same id is the same message. Raises CallRefused with this code.
     """
@@ -36,12 +36,12 @@ def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.IL
 
 
 def usual_id(transaction_id: bytes) -> str:
-    """The message id that most clients derive from these bytes."""
+    """Return the message id that most clients derive from these bytes."""
     return f"01{transaction_id.hex().upper()}"
 
 
 def id_of(message: ReceivedMessage) -> str:
-    """The id of a message as RocketMQ's clients see it: the one that its sender gave it."""
+    """Return the id of a message as RocketMQ's clients see it: the one that its sender gave it."""
     if given := message.headers.get(ID_HEADER):
         return given
     return message.id if message.n else usual_id(message.id_bytes)
@@ -65,7 +65,7 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `str`. Raises CallRefused for any other text."""
+        """Return the inverse of `str`. Raises CallRefused for any other text."""
         found = _HANDLE.fullmatch(text)
         if found is not None:
             queue_id, token, epoch, offset = int(found[1]), int(found[2], 16), int(found[3]), int(found[4])

@@ -42,7 +42,7 @@ def has_control(text: str) -> bool:
 
 
 def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str]) -> None:
-    """Raises CallRefused for properties that RocketMQ would not accept, alone or together with tag and keys."""
+    """Raise CallRefused for properties that RocketMQ would not accept, alone or together with tag and keys."""
     if len(properties) > PROPERTIES_MAX:
         raise CallRefused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties: at most {PROPERTIES_MAX} are allowed"
@@ -68,7 +68,7 @@ def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str
 
 
 def words_of_keys(keys: Sequence[str]) -> list[str]:
-    """The keys of a message. A key with blanks counts as several, as in RocketMQ. Raises CallRefused."""
+    """Return the keys of a message. A key with blanks counts as several, as in RocketMQ. Raises CallRefused."""
     for key in keys:
         if has_control(key) or (key and not key.strip()):
             raise CallRefused(
@@ -86,7 +86,7 @@ def words_of_keys(keys: Sequence[str]) -> list[str]:
 
 
 def check_group(group: str) -> None:
-    """Raises CallRefused for a message group that RocketMQ would not accept."""
+    """Raise CallRefused for a message group that RocketMQ would not accept."""
     size_bytes = len(group.encode())
     if not group.strip() or has_control(group) or size_bytes >= GROUP_SIZE_BYTES_MAX:
         raise CallRefused(

@@ -132,7 +132,8 @@ class Receivers:
         attempt: str = "",
         may_hold: Callable[[], bool] = lambda: True,
     ) -> Received:
-        """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, CallRefused.
+        """Return up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError,
+        CallRefused.
 
         Messages that the member's SQL filter does not accept are acknowledged: they are done for the group.
 
@@ -184,7 +185,7 @@ class Receivers:
     async def _receive_once(
         self, member: ClientSubscription, broker: str, request: ReceiveRequest, *, renews: bool
     ) -> list[tuple[ReceivedMessage, Handle]]:
-        """The messages of one call; unreadable ones are refused."""
+        """Return the messages of one call; unreadable ones are refused."""
         request.call += 1
         reply = await self._call(broker, request, request.wait_ms / 1000 + _GRACE_S)
         if reply.batches:
@@ -213,7 +214,7 @@ class Receivers:
             self._give_back(member, broker, reply.line, reply.handles)
 
     def give_back(self, received: Received) -> None:
-        """Returns messages that did not reach the client: they are redelivered at once, as if they had not been taken.
+        """Return messages that did not reach the client: they are redelivered at once, as if they had not been taken.
 
         If the broker cannot be reached, they are redelivered when their time is over.
         """
@@ -230,7 +231,7 @@ class Receivers:
         self._settle_later(broker, request)
 
     def _lost_too_often(self, member: ClientSubscription, handles: Sequence[Handle]) -> Handle | None:
-        """The message, if it came alone (as large ones do) and is lost once more after _LOST_MAX times."""
+        """Return the message, if it came alone (as large ones do) and is lost once more after _LOST_MAX times."""
         if len(handles) != 1:
             return None
         [handle] = handles
@@ -241,7 +242,7 @@ class Receivers:
         return handle if lost > _LOST_MAX else None
 
     def _settle_later(self, broker: str, request: ReceiveRequest) -> None:
-        """Settles in the background; no client waits for it."""
+        """Settle in the background; no client waits for it."""
         self._tasks.start(self._settle(broker, request), name="rocketmq-settle")
 
     async def _settle(self, broker: str, request: ReceiveRequest) -> None:
@@ -249,7 +250,7 @@ class Receivers:
             await self._call(broker, request, _GRACE_S)
 
     async def acknowledge(self, member: ClientSubscription, handles: Iterable[Handle]) -> set[Handle]:
-        """Acknowledges messages. Returns those that came too late. Raises TxmsgError: then none may be reported as
+        """Acknowledge messages. Returns those that came too late. Raises TxmsgError: then none may be reported as
         done.
         """
         of_broker: defaultdict[str, list[Handle]] = defaultdict(list)
@@ -266,7 +267,7 @@ class Receivers:
         return late
 
     async def refuse(self, member: ClientSubscription, handle: Handle, error: str, *, delay_s: float) -> None:
-        """Has a message redelivered after delay_s, or after the group's back-off if that is longer.
+        """Have a message redelivered after delay_s, or after the group's back-off if that is longer.
 
         So a client that passes milliseconds where it means seconds is not flooded. Raises CallRefused if it came too
         late, and TxmsgError.
@@ -274,7 +275,7 @@ class Receivers:
         await self._refuse(member, handle, Refusal(error=error, delay_ms=round(delay_s * 1000), least=True))
 
     async def bury(self, member: ClientSubscription, handle: Handle, error: str) -> None:
-        """Makes a message a dead letter now. Raises as `refuse`."""
+        """Make a message a dead letter now. Raises as `refuse`."""
         await self._refuse(member, handle, Refusal(error=error, delay_ms=_NO_DELAY_MS, dead=True))
 
     async def _refuse(self, member: ClientSubscription, handle: Handle, refusal: Refusal) -> None:
@@ -286,7 +287,7 @@ class Receivers:
         _check_in_time(late)
 
     async def set_invisible(self, member: ClientSubscription, handle: Handle, invisible_s: float) -> None:
-        """Makes a message visible again this long from now, sooner or later than before. Raises as `refuse`."""
+        """Make a message visible again this long from now, sooner or later than before. Raises as `refuse`."""
         request = self._request(member, invisible_s)
         request.held.append(handle.receipt)
         request.exact = True
@@ -320,7 +321,7 @@ class Receivers:
                 _log.exception("rocketmq.renewals_failed", "renewals failed unexpectedly")
 
     async def renew_once(self, now: float) -> None:
-        """Renews what is held now, at all brokers concurrently, so that a slow one delays no other."""
+        """Renew what is held now, at all brokers concurrently, so that a slow one delays no other."""
         self._heard = {client_id: at for client_id, at in self._heard.items() if at > now - SILENT_S}
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id in self._heard}
         self._forget_handles(
@@ -357,7 +358,7 @@ class Receivers:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:
-        """Settles or holds what this broker delivered. Returns what came too late: everything, if the broker is gone
+        """Settle or hold what this broker delivered. Returns what came too late: everything, if the broker is gone
         for good.
 
         Some clients retry for ever after any other error.
@@ -392,7 +393,7 @@ class Receivers:
 async def _chosen(
     wanted: Wanted, brought: Iterable[tuple[ReceivedMessage, Handle]]
 ) -> list[tuple[ReceivedMessage, Handle]]:
-    """Those that the filter accepts. Yields to other tasks between messages: evaluating one may take 35 ms."""
+    """Return those that the filter accepts. Yields to other tasks between messages: evaluating one may take 35 ms."""
     chosen = []
     for message, handle in brought:
         if wanted.takes(message):
@@ -402,7 +403,7 @@ async def _chosen(
 
 
 def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
-    """Those that the broker does not, or no longer, know as delivered."""
+    """Return those that the broker does not, or no longer, know as delivered."""
     expired = {
         (receipt.queue_id, receipt.token, receipt.epoch, offset)
         for receipt in reply.expired

@@ -31,7 +31,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
-    """Parses a request. Raises CallRefused if it is too large, has too many parts, or is not of this type."""
+    """Parse a request. Raises CallRefused if it is too large, has too many parts, or is not of this type."""
     size_bytes_max = REQUEST_SIZE_BYTES_MAX if kind is pb.SendMessageRequest else SMALL_SIZE_BYTES_MAX
     if len(raw) > size_bytes_max:
         raise CallRefused(pb.BAD_REQUEST, f"a request of {len(raw)} bytes: at most {size_bytes_max} are allowed")
@@ -46,7 +46,7 @@ def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
 
 
 def _check_parts(raw: bytes) -> None:
-    """Scans the top-level fields only, and stops at the first that occurs too often.
+    """Scan the top-level fields only, and stop at the first that occurs too often.
 
     Raises CallRefused, DecodeError, and IndexError for truncated fields.
     """
@@ -72,7 +72,7 @@ def _check_parts(raw: bytes) -> None:
 
 
 def _varint(raw: bytes, place: int) -> tuple[int, int]:
-    """The number that begins here, and the position after it."""
+    """Return the number that begins here, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         byte = raw[place]

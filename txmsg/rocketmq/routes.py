@@ -43,7 +43,7 @@ class TopicRoutes:
         self._known: dict[str, _CachedTopicType] = {}
 
     async def queues(self, topic: str, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
-        """The queues of a topic, all at the endpoints that the client used. Raises UnknownTopic, TxmsgError."""
+        """Return the queues of a topic, all at the endpoints that the client used. Raises UnknownTopic, TxmsgError."""
         message_type = await self._type_of(topic)
         return [
             pb.MessageQueue(

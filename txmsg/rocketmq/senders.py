@@ -29,7 +29,7 @@ class Senders:
         self._of_topic: dict[str, Sender] = {}
 
     async def send_message(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
-        """Returns when it is on disk. Idempotent under the same id. Raises what `AsyncProducer.send` or `half` does."""
+        """Return when it is on disk. Idempotent under the same id. Raises what `AsyncProducer.send` or `half` does."""
         sender = self._sender(message.topic)
         waiter = sender.new_waiter()
         entry = SendEntry(transaction_id, (message,), waiter)
@@ -41,7 +41,7 @@ class Senders:
             del waiter, entry
 
     async def end_transaction(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
-        """Returns when the outcome is on disk. Raises what `AsyncProducer.end` does."""
+        """Return when the outcome is on disk. Raises what `AsyncProducer.end` does."""
         sender = self._sender(topic)
         waiter = sender.new_waiter()
         sender.end_transaction(self._brokers.shard, EndEntry(transaction_id, state, waiter))
@@ -58,7 +58,7 @@ class Senders:
         return recalled(message_id(UUID(bytes=transaction_id), 0), result)
 
     async def drain(self) -> None:
-        """Accepts nothing more, and returns when everything accepted is settled."""
+        """Accept nothing more, and return when everything accepted is settled."""
         await asyncio.gather(*(sender.drain() for sender in self._of_topic.values()))
 
     def _sender(self, topic: str) -> Sender:

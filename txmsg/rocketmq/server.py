@@ -66,7 +66,7 @@ _TIMEOUT_S = 2.5
 
 
 async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Serves until `stop` is set, then shuts down in order.
+    """Serve until `stop` is set, then shut down in order.
 
     `on_ready` is called once with the address when it accepts clients. Raises MisuseError if it cannot listen there, or
     a file cannot be used; Unauthenticated and PermissionDenied if brokers do not admit it, or do not give it users.
@@ -107,7 +107,7 @@ async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], N
 
 
 async def _tell_readiness(parts: GatewayParts) -> None:
-    """Logs why clients cannot be served, when that begins, and when it is over."""
+    """Log why clients cannot be served, when that begins, and when it is over."""
     told = ""
     while True:
         await asyncio.sleep(_READINESS_S)
@@ -127,7 +127,7 @@ def _probes(parts: GatewayParts) -> Probes:
 
 
 def made_port(api: Api, *, reserve: int = 0) -> Port:
-    """A port with these methods, and with bounds on concurrent calls. Further calls fail."""
+    """Return a port with these methods, and with bounds on concurrent calls. Further calls fail."""
     return Port(
         api.methods(),
         connections_max=connections_allowed(_CONNECTIONS_MAX),
@@ -148,7 +148,7 @@ async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -
 
 
 async def learn(brokers: Brokers) -> None:
-    """Asks each given broker for its name and the other brokers, because clients may have handles of any of them.
+    """Ask each given broker for its name and the other brokers, because clients may have handles of any of them.
 
     A broker that does not answer is learned as soon as it does.
     """
@@ -165,7 +165,7 @@ async def _learn_from(brokers: Brokers, address: str) -> None:
 
 
 async def _listening(parts: GatewayParts, tls: ServerTls | None) -> str:
-    """Accepts clients from now on. Returns the address. Raises MisuseError."""
+    """Accept clients from now on. Returns the address. Raises MisuseError."""
     listen = parts.config.listen
     try:
         number = await parts.port.start(listen, None if tls is None else tls.for_web(HTTP2))
@@ -187,7 +187,7 @@ async def _listening(parts: GatewayParts, tls: ServerTls | None) -> str:
 
 
 async def _renewed(tls: ServerTls) -> None:
-    """Checks the TLS files for changes, even while no client connects, so that an expiring certificate is logged."""
+    """Check the TLS files for changes, even while no client connects, so that an expiring certificate is logged."""
     while True:
         await asyncio.sleep(_LOOK_S)
         tls.renew()

@@ -30,7 +30,7 @@ class Signature(NamedTuple):
         return hmac.compare_digest(hmac.digest(secret, self.date.encode(), "sha1"), self.digest)
 
     def made_at(self) -> float | None:
-        """The date in seconds since 1970; None if it is invalid. In the short form it may be up to 14 h off.
+        """Return the date in seconds since 1970; None if it is invalid. In the short form it may be up to 14 h off.
 
         Clients write the short form in local time, although it ends in the Z of UTC.
         """
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
 
 
 def read_signature(headers: Mapping[str, str]) -> Signature | None:
-    """The signature in these headers; None if there is none, as for a client without an access key."""
+    """Return the signature in these headers; None if there is none, as for a client without an access key."""
     scheme, _, rest = headers.get("authorization", "").partition(" ")
     if scheme != _SCHEME:
         return None

@@ -72,7 +72,7 @@ class Filter:
 
 @lru_cache(_KEPT_MAX)
 def parse_filter(text: str) -> Filter:
-    """The filter that a client has written. Raises FilterSyntaxError, which names the position."""
+    """Return the filter that a client has written. Raises FilterSyntaxError, which names the position."""
     return Filter(_Parser(text).whole())
 
 
@@ -86,7 +86,7 @@ class _Parser:
         self._searches = 0
 
     def whole(self) -> Condition:
-        """Parses the whole filter."""
+        """Parse the whole filter."""
         found = _as_condition(self._condition(), self._tokens[0])
         if self._token.kind != END:
             raise self._token.unexpected("AND, OR or the end")
@@ -142,7 +142,7 @@ class _Parser:
         return negated(found) if is_not else found
 
     def _range_or_text(self, left: Value | Condition, begin: Token) -> Condition | None:
-        """A predicate that NOT can precede, if there is one here."""
+        """Return a predicate that NOT can precede, if there is one here."""
         sign = self._token
         if self._take_token("BETWEEN"):
             value, low = _number(left, begin), self._right_number()

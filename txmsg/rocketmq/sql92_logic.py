@@ -49,7 +49,7 @@ Value = Property | Constant
 
 
 def number_of(text: str) -> float | None:
-    """The number in a string, an int if it is a 64-bit integer; None if it is not a number, or too large."""
+    """Return the number in a string, an int if it is a 64-bit integer; None if it is not a number, or too large."""
     if len(text) > _NUMBER_LENGTH_MAX or not _NUMBER.fullmatch(text):
         return None
     if text.lstrip("+-").isdecimal() and abs(whole := int(text)) <= _INT64_MAX:
@@ -111,7 +111,7 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def equal(left: Value, right: Value) -> Condition:
-    """Compares strings by characters; as numbers or booleans if one side is such a constant."""
+    """Compare strings by characters; as numbers or booleans if one side is such a constant."""
 
     def evaluate(properties: Properties) -> Truth:
         one, other = _read(left, properties), _read(right, properties)
@@ -125,7 +125,7 @@ def equal(left: Value, right: Value) -> Condition:
 
 
 def ordered(left: Value, sign: str, right: Value) -> Condition:
-    """Compares numbers."""
+    """Compare numbers."""
     holds = ORDERS[sign]
 
     def evaluate(properties: Properties) -> Truth:
@@ -136,7 +136,7 @@ def ordered(left: Value, sign: str, right: Value) -> Condition:
 
 
 def of_text(name: str, holds: Callable[[str], bool]) -> Condition:
-    """A condition on the string of a property."""
+    """Return a condition on the string of a property."""
 
     def evaluate(properties: Properties) -> Truth:
         text = properties.get(name)

@@ -46,18 +46,18 @@ class Token:
     """From 1."""
 
     def unexpected(self, wanted: str) -> FilterSyntaxError:
-        """The error that something else is expected here."""
+        """Return the error that something else is expected here."""
         if self.kind == END:
             return FilterSyntaxError(f"the filter ends at character {self.position}, where {wanted} is expected")
         return self.wrong(f"{wanted} is expected")
 
     def wrong(self, why: str) -> FilterSyntaxError:
-        """The error that this is not valid here."""
+        """Return the error that this is not valid here."""
         return FilterSyntaxError(f"{self.text[:_SHOWN_LENGTH_MAX]!r} at character {self.position}: {why}")
 
 
 def tokens_of(text: str) -> list[Token]:
-    """All tokens; the last one is END. Raises FilterSyntaxError."""
+    """Return all tokens; the last one is END. Raises FilterSyntaxError."""
     if len(text) > TEXT_LENGTH_MAX:
         raise FilterSyntaxError(f"a filter of {len(text)} characters: at most {TEXT_LENGTH_MAX} are allowed")
     tokens: list[Token] = []

@@ -48,7 +48,7 @@ class CallRefused(Exception):
 
 
 def status_of(error: CallRefused | TxmsgError) -> pb.Status:
-    """The status for an error."""
+    """Return the status for an error."""
     if isinstance(error, CallRefused):
         return pb.Status(code=error.code, message=str(error))
     code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pb.INTERNAL_SERVER_ERROR)

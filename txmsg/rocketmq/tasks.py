@@ -18,14 +18,14 @@ class Tasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Runs a coroutine in a new task."""
+        """Run a coroutine in a new task."""
         task = asyncio.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Gives them grace_s to end by themselves, then cancels them. Returns when all have ended."""
+        """Give them grace_s to end by themselves, then cancel them. Returns when all have ended."""
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=grace_s)
             for task in late:

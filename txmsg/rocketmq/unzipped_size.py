@@ -37,7 +37,7 @@ class UnzippedSizes:
 
     @contextmanager
     def held(self, payer: str, sent: pb.Message) -> Iterator[UnzippedSize]:
-        """Has room for the body of this message while it is in memory; say by `unzipped` how large it has become.
+        """Have room for the body of this message while it is in memory; say by `unzipped` how large it has become.
 
         Raises CallRefused, before anything is unzipped.
         """

@@ -46,7 +46,7 @@ _CONSTANT: Final = frozenset({"topic", "queue"})
 
 
 def schema_of(*, include_headers: bool) -> StructType:
-    """All columns."""
+    """Return all columns."""
     fields = list(_FIELDS)
     if include_headers:
         fields.insert(7, _HEADERS)
@@ -54,7 +54,7 @@ def schema_of(*, include_headers: bool) -> StructType:
 
 
 def chosen(names: Sequence[str]) -> StructType:
-    """The columns of these names. Raises MisuseError for others."""
+    """Return the columns of these names. Raises MisuseError for others."""
     for name in names:
         _require_known(name)
     return StructType([field for name in names for field in (*_FIELDS, _HEADERS) if field.name == name])
@@ -82,7 +82,7 @@ class ArrowColumns:
     def of(
         self, queue: LogQueue, batches: Sequence[LogBatch], end: int, keys: BodyKeys | None = None
     ) -> pa.RecordBatch:
-        """The messages of batches of a queue that follow each other, up to this offset; with keys decrypted."""
+        """Return the messages of batches of a queue that follow each other, up to this offset; with keys decrypted."""
         if keys is None or _SEALED.isdisjoint(self._names):
             found = [batch.to_arrow().select(self._names) for batch in batches]
         else:  # of all batches in one call

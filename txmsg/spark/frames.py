@@ -25,7 +25,8 @@ def read_log(
     kafka_config: str | os.PathLike[str] | None = None,
     **options: Option,
 ) -> DataFrame:
-    """The messages of a log: in a directory, at "HOST:PORT" or "unix:PATH" of its server, or at "kafka://HOST:PORT".
+    """Return the messages of a log: in a directory, at "HOST:PORT" or "unix:PATH" of its server, or at
+    "kafka://HOST:PORT".
 
     columns: names of columns. Default: all; `headers` with the option includeHeaders. kafka_config: the file of Kafka's
     properties; default that of the environment. options: those of the format "metaq", with the same meaning wherever
@@ -45,7 +46,7 @@ def stream_log(
     kafka_config: str | os.PathLike[str] | None = None,
     **options: Option,
 ) -> DataFrame:
-    """The same as a stream: messages from `startingOffsets` on (default: "latest").
+    """Return the same as a stream: messages from `startingOffsets` on (default: "latest").
 
     For a log in Kafka, Spark's source reads each batch, so the option `prefetch` has no effect.
     """

@@ -18,7 +18,7 @@ from txmsg.spark.options import ReadOptions
 def require_continued(
     log: LogAccess, options: ReadOptions, noted: LogIdentity, found: LogIdentity, offsets: Mapping[LogQueue, int]
 ) -> None:
-    """Raises MisuseError if a later generation of the log does not show that it has what is before these offsets.
+    """Raise MisuseError if a later generation of the log does not show that it has what is before these offsets.
 
     noted: the identity of the log when they were noted. found: its identity now, of the same or a later generation.
     """

@@ -72,7 +72,7 @@ def _home_if_usable(java: Path) -> Path | None:
 
 @cache
 def _wrapped(java: Path) -> Path:
-    """A directory that looks like a Java home, with a `bin/java` that drops what this one does not have."""
+    """Return a directory that looks like a Java home, with a `bin/java` that drops what this one does not have."""
     home = Path(tempfile.mkdtemp(prefix="txmsg-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"

@@ -83,7 +83,7 @@ class ReadOptions:
     show that they are of the same messages. Default: none."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
-        """The topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
+        """Return the topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
         found = [topic for topic in known if any(fnmatchcase(topic, pattern) for pattern in self.topics)]
         if all_named:
             for name in self.topics:
@@ -110,7 +110,7 @@ class ReadOptions:
 
 
 def options_of(given: Mapping[str, str], *, streaming: bool, kafka: str | None = None) -> ReadOptions:
-    """Parses the options of Spark, whose names ignore case. Raises MisuseError, InvalidName.
+    """Parse the options of Spark, whose names ignore case. Raises MisuseError, InvalidName.
 
     kafka: the address of the Kafka that is read; None: the options say what is read.
     """
@@ -215,14 +215,14 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: Sta
 
 
 def _of_number(value: object) -> Start:
-    """An offset, or one of the two numbers that Spark's own sources have for the ends."""
+    """Return an offset, or one of the two numbers that Spark's own sources have for the ends."""
     if not isinstance(value, int) or isinstance(value, bool) or value < min(_OF_NUMBER):
         raise ValueError(value)
     return _OF_NUMBER.get(value) or Start.offset(value)
 
 
 def _require_begin_before_end(start: Place, end: Place) -> None:
-    """Raises MisuseError when offsets or times end before they begin. Whether the ends of queues do, the log knows."""
+    """Raise MisuseError when offsets or times end before they begin. Whether the ends of queues do, the log knows."""
     if isinstance(start, Start) and isinstance(end, Start):
         if start.kind == end.kind and end.value < start.value:
             raise MisuseError(f"the read ends at {_shown(end)}, before it starts at {_shown(start)}: nothing is read")

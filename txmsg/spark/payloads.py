@@ -45,7 +45,7 @@ _OF_PYTHON: Final[Mapping[type, DataType]] = {
 
 
 def payload_schema(topic: Topic[Any] | Mapping[str, Any]) -> StructType:
-    """The columns of a topic's payloads: `from_json(col("value").cast("string"), payload_schema(orders))`.
+    """Return the columns of a topic's payloads: `from_json(col("value").cast("string"), payload_schema(orders))`.
 
     topic: a typed topic, or a JSON Schema. Integers become bigint, numbers double; strings with the format date-time
     become timestamp, with date date, with base64 binary; objects, arrays and maps become structs, arrays and maps.
@@ -123,7 +123,7 @@ class _Types:
 
 
 def _one_of(found: list[DataType]) -> DataType:
-    """The type of a value that has one of these; whether it may be null is said elsewhere."""
+    """Return the type of a value that has one of these; whether it may be null is said elsewhere."""
     kinds = [each for number, each in enumerate(found) if each != NullType() and each not in found[:number]]
     if not kinds:
         return NullType()

@@ -79,8 +79,8 @@ class Planner:
         return None
 
     def require_same_log(self, start: StreamPosition) -> LogIdentity:
-        """The log's identity. Raises MisuseError for a position in another log, or in a later generation of the same
-        one that does not have all messages before the position.
+        """Return the log's identity. Raises MisuseError for a position in another log, or in a later generation of the
+        same one that does not have all messages before the position.
         """
         found, noted = self._log.identity(), start.identity
         if found.log_id != noted.log_id or found.generation < noted.generation:
@@ -113,7 +113,7 @@ class Planner:
     # ---- a batch
 
     def parts(self) -> list[QueuePart]:
-        """The parts of a batch read. Raises UnknownTopic, OffsetOutOfRange."""
+        """Return the parts of a batch read. Raises UnknownTopic, OffsetOutOfRange."""
         options = self._options
         queues = self._queues(all_named=True)
         for place in (options.start, options.end):
@@ -141,7 +141,7 @@ class Planner:
         return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
 
     def _require_known(self, place: Place, queues: Collection[LogQueue]) -> None:
-        """Raises MisuseError for an offset of a queue that is not among all that are read, whatever filters leave."""
+        """Raise MisuseError for an offset of a queue that is not among all that are read, whatever filters leave."""
         if not isinstance(place, Mapping):
             return
         for topic, queue in sorted(place.keys() - set(queues)):

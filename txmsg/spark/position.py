@@ -41,7 +41,7 @@ class StreamPosition:
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> StreamPosition:
-        """The inverse of `to_json`. Raises MisuseError for what another source wrote."""
+        """Return the inverse of `to_json`. Raises MisuseError for what another source wrote."""
         try:
             identity = LogIdentity(int(told["log"]), int(told["generation"]))
             offsets, begun = _by_queue(told["offsets"]), _by_queue(told.get("begun", {}))

@@ -31,7 +31,7 @@ class Task(InputPartition):
 
 
 def read_task(task: InputPartition, options: ReadOptions, columns: ArrowColumns) -> Iterator[pa.RecordBatch]:
-    """The messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
+    """Yield the messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
     if not isinstance(task, Task):
         return  # Spark's stand-in for no partitions at all
     with open_log(options.where) as log:
@@ -49,7 +49,9 @@ def read_task(task: InputPartition, options: ReadOptions, columns: ArrowColumns)
 def read_parts(
     log: LogAccess, parts: Iterable[QueuePart], options: ReadOptions, columns: ArrowColumns
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
+    """Yield the messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone,
+    CorruptLog.
+    """
     keys = None
     if options.body_keys:
         from txmsg.wire.body_keys import BodyKeys  # loads a client of brokers, which others do not need

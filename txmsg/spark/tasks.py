@@ -28,7 +28,7 @@ class QueuePart(NamedTuple):
 
 
 def cut_into_tasks(parts: Iterable[QueuePart], *, min_tasks: int, size_max: int) -> list[tuple[QueuePart, ...]]:
-    """The parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
+    """Return the parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
     wanted = [part for part in parts if part.size > 0]
     total = sum(part.size for part in wanted)
     share = -(-total // min_tasks)
@@ -91,7 +91,7 @@ def limited(
 def _shared(
     begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int, first: Collection[LogQueue]
 ) -> dict[LogQueue, int]:
-    """The same, of queues without gaps. first: those that advance by one message at least."""
+    """Return the same, of queues without gaps. first: those that advance by one message at least."""
     waiting = {queue: end - begins[queue] for queue, end in ends.items() if end > begins[queue]}
     total = sum(waiting.values())
     if total <= count_max:

@@ -24,7 +24,7 @@ from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 
 
 def asker_of_storage(url: str) -> AskBroker:
-    """Answers as a broker would, from the database itself: whoever may write there needs nobody's permission."""
+    """Answer as a broker would, from the database itself: whoever may write there needs nobody's permission."""
 
     def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         return asyncio.run(_ask_storage(url, method, request))

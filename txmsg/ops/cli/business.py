@@ -56,7 +56,7 @@ def usable(engine: Engine) -> Iterator[None]:
 
 
 def engine_of(database: str) -> Engine:
-    """An engine, not connected. Raises StorageError for a URL that names none."""
+    """Return an engine, not connected. Raises StorageError for a URL that names none."""
     try:
         engine = create_engine(database)
     except ModuleNotFoundError as exc:

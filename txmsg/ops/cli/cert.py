@@ -84,7 +84,7 @@ def dev(*, directory: Path, servers: Sequence[str], clients: Sequence[str], as_j
 
 
 def _check_hosts(servers: Sequence[str]) -> None:
-    """Raises MisuseError before anything is written."""
+    """Raise MisuseError before anything is written."""
     trial = trustme.CA()
     for name in servers:
         try:

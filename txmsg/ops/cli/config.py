@@ -34,7 +34,7 @@ CONFIGS: Final = {
 
 
 def config_of(scope: str) -> type[Any]:
-    """The dataclass of a scope. Raises MisuseError."""
+    """Return the dataclass of a scope. Raises MisuseError."""
     if scope not in CONFIGS:
         raise unknown(scope, CONFIGS)
     module, _, name = CONFIGS[scope].partition(":")
@@ -234,7 +234,7 @@ def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: s
 
 
 def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool = False) -> None:
-    """Asks if a change may delete something for good, and says what, or `always`. Aborts without a yes."""
+    """Ask if a change may delete something for good, and say what, or `always`. Aborts without a yes."""
     plain = name.partition("@")[0]
     scope = plain.partition(".")[0]
     catalogue = settings_of(config_of(scope), scope) if scope in CONFIGS else ()
@@ -261,7 +261,7 @@ def _is_named(name: str, names: tuple[str, ...]) -> bool:
 
 
 def _named(names: Iterable[str]) -> Iterator[Setting]:
-    """The settings that these words name: a scope, a part such as broker.delivery, or one setting."""
+    """Yield the settings that these words name: a scope, a part such as broker.delivery, or one setting."""
     for name in names:
         scope = name.partition(".")[0]
         catalogue = list(settings_of(config_of(scope), scope))

@@ -54,7 +54,7 @@ token_file_option: Decorator = click.option(
 
 
 def broker_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --broker, and --token-file."""
+    """Add --broker, and --token-file."""
     return _broker(token_file_option(command))
 
 
@@ -89,7 +89,7 @@ _log_instead: Decorator = click.option(
 
 
 def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --log, --token-file and --kafka-config."""
+    """Add --log, --token-file and --kafka-config."""
     return _log(token_file_option(kafka_config_option(command)))
 
 
@@ -110,7 +110,7 @@ class LogDirectory(click.Path):
 
 
 def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-    """The reply to one call. Raises the errors of errors.py."""
+    """Return the reply to one call. Raises the errors of errors.py."""
     try:
         with BlockingChannel(_addresses(broker)) as channel:
             return channel.call(method, request, timeout_s=_CALL_TIMEOUT_S)
@@ -143,12 +143,12 @@ def _origin() -> str:
 
 
 def asker(broker: str) -> AskBroker:
-    """Calls any broker of a database."""
+    """Call any broker of a database."""
     return functools.partial(ask_broker, broker)
 
 
 def of_database(administration: Callable[[AskBroker], Any], argument: str) -> Decorator:
-    """Adds --broker and --storage; the command gets the administration of what they name, by this argument."""
+    """Add --broker and --storage; the command gets the administration of what they name, by this argument."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
@@ -192,7 +192,7 @@ def _names_brokers() -> bool:
 
 
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --broker and --log; the command gets what they name as `administration`."""
+    """Add --broker and --log; the command gets what they name as `administration`."""
 
     @functools.wraps(command)
     def with_administration(*, broker: str, log: str | None, **others: Any) -> Any:

@@ -35,7 +35,7 @@ _WHICH: tuple[Decorator, ...] = (
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which dead letters; the command gets them as `which`."""
+    """Add the options that say which dead letters; the command gets them as `which`."""
 
     @functools.wraps(command)
     def with_filter(**options: Any) -> Any:
@@ -181,7 +181,7 @@ def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
 
 
 def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
-    """Draws a progress bar on a terminal."""
+    """Draw a progress bar on a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -192,7 +192,7 @@ def _bar(counts: Iterator[int], total: int, title: str) -> Iterator[int]:
 
 
 def _values(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
-    """A dead letter for people and for JSON."""
+    """Return a dead letter for people and for JSON."""
     values = asdict(letter)
     is_withheld = values.pop("is_withheld")
     if whole:

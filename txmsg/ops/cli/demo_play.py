@@ -34,7 +34,7 @@ def play(
     keep: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Runs a demo, shows its result, and exits. verdict: what is said of a good one."""
+    """Run a demo, show its result, and exit. verdict: what is said of a good one."""
     console = Console(stderr=as_json)  # stdout is for the JSON then
     try:
         with (
@@ -158,6 +158,6 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if there was one."""
+        """Raise KeyboardInterrupt if there was one."""
         if self._interrupted:
             raise KeyboardInterrupt

@@ -434,7 +434,7 @@ def alter(
 
 
 def doubled(text: str) -> list[float]:
-    """The delays that FROM..TO stands for: FROM, twice that, and so on, and TO as the last."""
+    """Return the delays that FROM..TO stands for: FROM, twice that, and so on, and TO as the last."""
     first, separator, last = text.partition("..")
     if not separator:
         raise click.UsageError(f"--retry-exponential {text!r} is not of the form FROM..TO, such as 1s..1h")

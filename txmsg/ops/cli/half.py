@@ -196,7 +196,7 @@ def _found(broker: str, transaction_id: UUID, *, with_bodies: bool = False) -> H
 
 
 def _values(half: HalfMessage, *, with_body: bool = False) -> dict[str, Any]:
-    """A half message for people and for JSON."""
+    """Return a half message for people and for JSON."""
     values = asdict(half)
     for name in ("transaction_id", "held_back_by", "fence_id"):
         values[name] = values[name] and str(values[name])

@@ -27,12 +27,12 @@ _WORDS: Final = {
 
 
 def life_values(life: MessageLife) -> dict[str, object]:
-    """A life for JSON. What does not apply, or is not known, is None."""
+    """Return a life for JSON. What does not apply, or is not known, is None."""
     return asdict(life)
 
 
 def print_life(life: MessageLife) -> None:
-    """Prints facts, then what happened, then its state in each group and mirror, then what is not known."""
+    """Print facts, then what happened, then its state in each group and mirror, then what is not known."""
     print_facts({name: value for name, value in life_values(life).items() if name not in _LISTS})
     for event in life.events:
         say(f" {_event(event)}")

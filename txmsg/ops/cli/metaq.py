@@ -85,7 +85,7 @@ def _rows(access: LogAccess) -> list[dict[str, Any]]:
 
 
 def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
-    """Adds to each queue what the log itself says is missing; the size of the log."""
+    """Add to each queue what the log itself says is missing; the size of the log."""
     reader = LogReader(access.root)
     for row in rows:
         try:

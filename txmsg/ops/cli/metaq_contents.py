@@ -96,7 +96,7 @@ def tail(
 def _messages(
     access: LogAccess, topic: str, queue: int | None, start: Start, *, follow: bool
 ) -> Iterator[ReceivedMessage]:
-    """All messages from there on; queues that come later are followed from their begin."""
+    """Yield all messages from there on; queues that come later are followed from their begin."""
     at: dict[LogQueue, int] = {}
     while True:
         there = access.queues_of(topic)
@@ -137,7 +137,7 @@ def _unknown(access: LogAccess, topic: str, queues: list[int]) -> UnknownTopic:
 
 
 def message_values(message: ReceivedMessage) -> dict[str, Any]:
-    """A message of a log, whole, for JSON."""
+    """Return a message of a log, whole, for JSON."""
     return {
         "topic": message.topic,
         "queue": message.queue,
@@ -155,7 +155,7 @@ def message_values(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def message_line(message: ReceivedMessage) -> str:
-    """A message on one line: where it stands, when it was stored, what it is about, how its body begins."""
+    """Return a message on one line: where it stands, when it was stored, what it is about, how its body begins."""
     about = "".join(
         f" {name}={value}"
         for name, value in (("tag", message.tag), ("key", message.key), ("order", message.ordering_key))
@@ -342,7 +342,7 @@ def _print(report: LogCheckReport, took_s: float) -> None:
 
 @contextmanager
 def _bar(total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Draws a progress bar on a terminal."""
+    """Draw a progress bar on a terminal."""
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

@@ -132,7 +132,7 @@ def export(
 
 
 def _format(to: Path, name: str | None, partitions: tuple[str, ...]) -> tuple[Format, bool]:
-    """The format, and whether a directory is written."""
+    """Return the format, and whether a directory is written."""
     of_file = Format.of(to)
     if of_file is None:
         return _FORMATS[name or "parquet"], True

@@ -106,7 +106,7 @@ TRANSACTION = _Transaction()
 
 
 def change_options(change: type[Any], *names: str) -> Decorator:
-    """Adds an option for each field of a change, or for those named; the command gets them by the fields' names."""
+    """Add an option for each field of a change, or for those named; the command gets them by the fields' names."""
     settings = settings_of(change)
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +175,7 @@ _wide_option: Decorator = click.option(
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --columns and --wide, which hold for `print_rows`."""
+    """Add --columns and --wide, which hold for `print_rows`."""
     return _columns_option(_wide_option(command))
 
 

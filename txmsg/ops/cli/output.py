@@ -25,7 +25,7 @@ _TITLES: Final = {"id": "Message", "transaction": "Transaction"}
 
 
 def seconds(at: datetime | None) -> str | None:
-    """A time as people read it, in ISO 8601."""
+    """Return a time as people read it, in ISO 8601."""
     return None if at is None else at.isoformat(timespec="seconds")
 
 
@@ -58,7 +58,7 @@ def content(
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Prints the names and values of one thing, a line each. Leaves out None."""
+    """Print the names and values of one thing, a line each. Leaves out None."""
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
         if value is not None:
@@ -68,7 +68,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
 
 
 def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
-    """Prints things of one kind as a table. Leaves out columns in which all values are None.
+    """Print things of one kind as a table. Leaves out columns in which all values are None.
 
     On a terminal long texts wrap between words. Where not even the words fit side by side, each thing is printed as
     lines of its own, for a time or an id that is cut in two is of no use. `table_options` hold.
@@ -117,7 +117,7 @@ def _cell(value: object) -> str:
 
 
 def print_dry_run(counts: Mapping[str, object], *, as_json: bool) -> None:
-    """Prints what a command would delete."""
+    """Print what a command would delete."""
     if as_json:
         click.echo(json_text({**counts, "dry_run": True}))
     else:
@@ -126,12 +126,12 @@ def print_dry_run(counts: Mapping[str, object], *, as_json: bool) -> None:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Prints a line that may contain text from outside."""
+    """Print a line that may contain text from outside."""
     click.echo(printable(text, lines=True), err=err)
 
 
 def print_address(address: str, *, as_json: bool) -> None:
-    """Prints where a server listens."""
+    """Print where a server listens."""
     click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
 
 

@@ -64,7 +64,7 @@ class _OfSetting(click.ParamType):  # type: ignore[type-arg]
 
 
 def settings_options(config: type, scope: str) -> Decorator:
-    """Adds --config, and an option for each setting that has one; the command gets None for what is not given."""
+    """Add --config, and an option for each setting that has one; the command gets None for what is not given."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed([setting for setting in settings_of(config, scope) if setting.option]):
@@ -115,7 +115,7 @@ class ProcessSettings(Generic[T]):
         return {name: each.source for name, each in self.given.items()}
 
     def make(self, **others: object) -> T:
-        """The dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
+        """Return the dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
         for each in self.catalogue:
             if each.default is REQUIRED and each.name not in self.given and each.name not in others:
                 raise click.UsageError(
@@ -126,7 +126,7 @@ class ProcessSettings(Generic[T]):
 
 
 def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> ProcessSettings[T]:
-    """Reads all sources but the run-time store, and begins to log as they say."""
+    """Read all sources but the run-time store, and begin to log as they say."""
     settings = _read(config, scope, file, options)
     log_to_stderr(settings["log_level"], settings["log_format"])
     for warning in strange_variables(os.environ, settings.catalogue):
@@ -135,7 +135,7 @@ def read_settings(config: type[T], scope: str, file: Path | None, options: Mappi
 
 
 def take_again(given: GivenSettings[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
-    """Reads them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
+    """Read them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
     try:
         settings = _read(type(given.config), scope, file, options)
         given.take_live(settings.make(), scope, settings.sources())

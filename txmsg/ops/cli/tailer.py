@@ -171,7 +171,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
 
 
 def _metrics() -> Callable[[TailerProgress], None]:
-    """Logs a line every few seconds while something is mirrored. In a terminal, a bar while much is to be caught up."""
+    """Log a line every few seconds while something is mirrored. In a terminal, a bar while much is to be caught up."""
     told_at, told = time.monotonic(), 0
     bar = _catching_up() if sys.stderr.isatty() else lambda _: None
 
@@ -383,7 +383,7 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
 
 
 def _directory(metaq: str) -> Path:
-    """A log that is there, in a directory: making one, or asking a server, would be a mistake here."""
+    """Return a log that is there, in a directory: making one, or asking a server, would be a mistake here."""
     directory = Path(metaq)
     if not (directory / "log.json").exists():
         raise click.UsageError(f"--metaq {metaq}: there is no log in such a directory; name it on the machine it is on")
@@ -452,6 +452,6 @@ def verify(
 
 
 def _mirror_session(storage: str) -> Session:
-    """A session on a Notify database that this release works with."""
+    """Return a session on a Notify database that this release works with."""
     migrate.require(storage)
     return connect(migrate.libpq_url(storage))

@@ -141,7 +141,7 @@ def up(
 
 
 def _http_addresses(listen: str) -> dict[str, str]:
-    """The address of each part, from that of the broker. Raises MisuseError."""
+    """Return the address of each part, from that of the broker. Raises MisuseError."""
     check_reach("--http-listen", listen, "this is for development", "give 127.0.0.1:PORT", is_guarded=False)
     _, port = host_and_port(listen)
     if port == 0 or port + 2 > _PORT_MAX:
@@ -174,7 +174,7 @@ class _Parts:
         )
 
     def await_ready(self, name: str) -> dict[str, Any]:
-        """The line of JSON that a part prints when it is ready. Raises as `watch` does."""
+        """Return the line of JSON that a part prints when it is ready. Raises as `watch` does."""
         child, deadline = self._children[name], time.monotonic() + START_S_MAX
         while not child.is_ready:
             if time.monotonic() >= deadline:
@@ -184,14 +184,14 @@ class _Parts:
         return facts
 
     def watch(self) -> None:
-        """Looks at all parts, after a moment. Raises ChildFailed when one has ended, and _Stopped."""
+        """Look at all parts, after a moment. Raises ChildFailed when one has ended, and _Stopped."""
         if self._stop.wait(WATCH_INTERVAL_S):
             raise _Stopped
         for child in self._children.values():
             child.require_running()
 
     def stop(self) -> str:
-        """Ends senders first, then what passes on, then what keeps; names those that had to be killed."""
+        """End senders first, then what passes on, then what keeps; names those that had to be killed."""
         deadline = time.monotonic() + STOP_S_MAX
         order = ("console", "broker", "tailer", "metaq")
         children = [self._children[name] for name in order if name in self._children]

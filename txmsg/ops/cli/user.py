@@ -50,7 +50,7 @@ _roles_option = click.option(
 
 
 def make_first_user(url: str, out: Path) -> None:
-    """Makes the user `admin` of a database that has no users, and writes its token to a file.
+    """Make the user `admin` of a database that has no users, and write its token to a file.
 
     For the embedded database, of which nobody else knows the URL.
     """

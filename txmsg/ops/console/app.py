@@ -59,7 +59,7 @@ class Console:
 
 
 def new_app(console: Console) -> ASGIApp:
-    """The application, to be served."""
+    """Return the application, to be served."""
     api = _ConsoleApi(console)
     paths = {view.path for view in VIEWS}
     routes: list[Route | Mount] = [
@@ -110,7 +110,7 @@ class _ConsoleApi:
         return await self._show(DATABASES, request, self._page_context(request, names[0], dict(request.query_params)))
 
     def showing(self, view: View) -> Handler:
-        """The handler of a page."""
+        """Return the handler of a page."""
 
         async def show(request: Request) -> Response:
             look = self._named(request, dict(request.query_params))
@@ -174,7 +174,7 @@ class _ConsoleApi:
     # ---- actions and operations
 
     def acting(self, action: ConsoleAction) -> Handler:
-        """The handler of an action: GET asks, POST does it."""
+        """Return the handler of an action: GET asks, POST does it."""
 
         async def act(request: Request) -> Response:
             posted = request.method == "POST"
@@ -217,7 +217,7 @@ class _ConsoleApi:
     # ---- preferences
 
     async def prefer(self, request: Request) -> Response:
-        """Keeps theme and language in cookies, and goes back."""
+        """Keep theme and language in cookies, and go back."""
         values = await self._posted(request)
         if isinstance(values, Response):
             return values

@@ -22,7 +22,7 @@ class ShownBody:
 
 
 def shown_body(body: bytes, form: str = "") -> ShownBody:
-    """A body in this form, or in the first that it fits, if it fits none or "" is given."""
+    """Return a body in this form, or in the first that it fits, if it fits none or "" is given."""
     if form in {"", "json"} and (text := _json(body)) is not None:
         return ShownBody(form="json", text=text, size_bytes=len(body), is_cut=False)
     is_long = len(body) > SHOWN_SIZE_BYTES_MAX

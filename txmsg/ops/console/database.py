@@ -45,7 +45,7 @@ class DatabaseBrokers:
         self._others = [each for each in addresses if each not in self._given][: _CHANNELS_MAX // 2]
 
     async def ask_any(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply of the first broker that answers. Raises the errors of errors.py."""
+        """Return the reply of the first broker that answers. Raises the errors of errors.py."""
         deadline = self._loop.time() + CALL_S_MAX
         failed: BrokerUnavailable | None = None
         for address in dict.fromkeys((self._last, *self._given, *self._others)):
@@ -65,7 +65,7 @@ class DatabaseBrokers:
     async def ask_at(
         self, address: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float = ATTEMPT_S_MAX
     ) -> ReplyT:
-        """The reply of one broker."""
+        """Return the reply of one broker."""
         channel = self._channels.pop(address, None) or Channel(address, token=self.token)
         self._channels[address] = channel  # the last one is the one used last
         if len(self._channels) > _CHANNELS_MAX:  # addresses of brokers that are long gone
@@ -73,7 +73,7 @@ class DatabaseBrokers:
         return await channel.call(method, request, timeout_s=timeout_s)
 
     def ask_from_thread(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The same for a thread, as the administration takes it. The loop must not stop meanwhile."""
+        """Return the same for a thread, as the administration takes it. The loop must not stop meanwhile."""
         call = asyncio.run_coroutine_threadsafe(self.ask_any(method, request), self._loop)
         try:
             return call.result(CALL_S_MAX + 1)

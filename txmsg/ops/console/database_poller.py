@@ -70,40 +70,42 @@ class DatabaseSnapshot:
     """When the broker that told them had read them, by the monotonic clock here."""
 
     def total(self, name: str, *labels: str) -> float:
-        """The sum of a metric over all brokers and series; labels: only series with these values, in any place."""
+        """Return the sum of a metric over all brokers and series; labels: only series with these values, in
+        any place.
+        """
         return _total(self._of(name), name, labels)
 
     def rate(self, name: str, *labels: str) -> float:
-        """The rate of a counter, of all brokers together."""
+        """Return the rate of a counter, of all brokers together."""
         series = [self.database_rates] if CATALOGUE[name].scope is Scope.DATABASE else list(self.rates.values())
         return _total(series, name, labels)
 
     def rate_of(self, broker: str, name: str, *labels: str) -> float | None:
-        """The same of one broker; None if it is not known."""
+        """Return the same of one broker; None if it is not known."""
         return _total([self.rates[broker]], name, labels) if broker in self.rates else None
 
     def value_of(self, broker: str, name: str, *labels: str) -> float | None:
-        """The value of a metric of one broker; None if it is not known."""
+        """Return the value of a metric of one broker; None if it is not known."""
         return _total([self.series[broker]], name, labels) if broker in self.series else None
 
     def greatest(self, name: str) -> float:
-        """The greatest value among the series of a metric."""
+        """Return the greatest value among the series of a metric."""
         return max((value for each in self._of(name) for (of, _), value in each.items() if of == name), default=0.0)
 
     def whole(self, name: str) -> float | None:
-        """The one value of a metric of the database; None if it is not known."""
+        """Return the one value of a metric of the database; None if it is not known."""
         return self.database.get((name, ()))
 
     def each(self, name: str) -> dict[tuple[str, ...], float]:
-        """The values of a metric of the database by its labels."""
+        """Return the values of a metric of the database by its labels."""
         return {labels: value for (of, labels), value in self.database.items() if of == name}
 
     def each_rate(self, name: str) -> dict[tuple[str, ...], float]:
-        """The rates of a counter of the database by its labels."""
+        """Return the rates of a counter of the database by its labels."""
         return {labels: value for (of, labels), value in self.database_rates.items() if of == name}
 
     def broker(self, broker: str) -> BrokerSummary | None:
-        """A broker by its id."""
+        """Return a broker by its id."""
         return next((each for each in self.cluster.brokers if each.id == broker), None)
 
     def _of(self, name: str) -> Sequence[Series]:
@@ -159,7 +161,7 @@ class DatabasePoller:
         self._looked.set()
 
     async def polled(self, timeout_s: float) -> None:
-        """Waits for the end of the poll under way, or the next one."""
+        """Wait for the end of the poll under way, or the next one."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._polled.wait()
@@ -167,7 +169,7 @@ class DatabasePoller:
             return
 
     async def run(self) -> None:
-        """Polls until cancelled."""
+        """Poll until cancelled."""
         while True:
             begun_at = time.monotonic()
             try:

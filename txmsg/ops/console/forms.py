@@ -17,7 +17,7 @@ def names(of: type[Any]) -> list[str]:
 
 
 def int_of(look: PageContext, name: str) -> int | None:
-    """A whole number; None if nothing is typed."""
+    """Return a whole number; None if nothing is typed."""
     number = float_of(look, name)
     if number is not None and not number.is_integer():
         raise MisuseError(look.t("forms.no_whole_number", text=shown(look.values[name])))
@@ -25,7 +25,7 @@ def int_of(look: PageContext, name: str) -> int | None:
 
 
 def float_of(look: PageContext, name: str) -> float | None:
-    """A number; None if nothing is typed."""
+    """Return a number; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     try:
         number = float(text) if text else None
@@ -37,7 +37,7 @@ def float_of(look: PageContext, name: str) -> float | None:
 
 
 def duration_of(look: PageContext, name: str) -> float | None:
-    """A length of time in seconds; None if nothing is typed."""
+    """Return a length of time in seconds; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     if not text:
         return None
@@ -48,12 +48,14 @@ def duration_of(look: PageContext, name: str) -> float | None:
 
 
 def as_of_now(text: str) -> str:
-    """A time instead of how long ago it was; any other text as it is. What was confirmed is what is done later."""
+    """Return a time instead of how long ago it was; any other text as it is. What was confirmed is what is
+    done later.
+    """
     return text if seconds_in(text) is None or (time := time_in(text)) is None else time.isoformat()
 
 
 def time_of(look: PageContext, name: str) -> datetime | None:
-    """A time, or how long ago it was; None if nothing is typed."""
+    """Return a time, or how long ago it was; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     if not text:
         return None

@@ -85,7 +85,7 @@ async def confirm_seek(look: PageContext, ask: AskAdministration, *, has_generat
 
 
 async def seek(look: PageContext, ask: AskAdministration) -> str:
-    """Has the group go on there."""
+    """Have the group go on there."""
     seek = _seek(look, look.values.get("to", "").strip())
     sought = await ask(lambda groups: groups.seek(seek))
     return look.t("groups.sought", group=seek.group, queues=len(sought.queues))
@@ -113,7 +113,7 @@ async def confirm_delete(look: PageContext, ask: AskAdministration) -> Confirmat
 
 
 async def delete(look: PageContext, ask: AskAdministration) -> str:
-    """Deletes the group."""
+    """Delete the group."""
     deletion = GroupDeletion(group=look.path["group"], force=bool(look.values.get("force")))
     await ask(lambda groups: groups.delete_group(deletion))
     return look.t("groups.deleted", group=deletion.group)

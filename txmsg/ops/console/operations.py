@@ -48,7 +48,7 @@ class ConsoleOperation:
         return time.monotonic() - self.began_at if self.took_s is None else self.took_s
 
     def stop(self) -> None:
-        """Ends it after the step under way. What is done stays done."""
+        """End it after the step under way. What is done stays done."""
         if self.state == "running":
             self.state = "stopping"
 
@@ -61,7 +61,7 @@ class ConsoleOperations:
         self._by_id: dict[int, ConsoleOperation] = {}
 
     def of(self, owners: Collection[str]) -> list[ConsoleOperation]:
-        """Those of these owners, the newest first."""
+        """Return those of these owners, the newest first."""
         return [each for each in reversed(self._by_id.values()) if each.owner in owners]
 
     def find_operation(self, number: int, owners: Collection[str]) -> ConsoleOperation | None:
@@ -72,7 +72,7 @@ class ConsoleOperations:
     def start(
         self, title: str, *, database: str, owner: str, total: int, steps: Callable[[], Iterator[int]]
     ) -> ConsoleOperation:
-        """Begins `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
+        """Begin `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
         if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
             raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
         operation = ConsoleOperation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
@@ -84,7 +84,7 @@ class ConsoleOperations:
         return operation
 
     def stop(self) -> None:
-        """Stops all, as a console does that ends."""
+        """Stop all, as a console does that ends."""
         for each in self._by_id.values():
             each.stop()
 

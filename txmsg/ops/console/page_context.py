@@ -64,7 +64,7 @@ class PageContext:
         return {desk.owner for desk in self.desks.values() if not desk.is_refused}
 
     def t(self, key: str, /, **values: object) -> str:
-        """A text in the language of the browser."""
+        """Return a text in the language of the browser."""
         return self.renderer.text(key, **values)
 
     @property
@@ -73,7 +73,7 @@ class PageContext:
         return self.watch.name
 
     def url(self, path: str, /, **query: object) -> str:
-        """The address of a page of this database; `path` is quoted. Of the query, None and "" are left out."""
+        """Return the address of a page of this database; `path` is quoted. Of the query, None and "" are left out."""
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"/{quote(self.database)}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
 
@@ -87,7 +87,7 @@ class PageContext:
         return self.watch.snapshot
 
     async def ask_broker(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply of a broker of the database."""
+        """Return the reply of a broker of the database."""
         return await self.watch.database.ask_any(method, request)
 
     # ---- calls: each `work` is called on a thread
@@ -97,18 +97,18 @@ class PageContext:
         return await self.watch.database.run(lambda: work(self.watch.database.ask_from_thread))
 
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
-        """Asks the administration of groups and dead letters."""
+        """Ask the administration of groups and dead letters."""
         return await self.watch.database.run(lambda: work(NotifyAdministration(self.watch.database.ask_from_thread)))
 
     async def log(self, work: Callable[[LogAccess], T]) -> T:
-        """Asks the log that the path names. Raises MisuseError for an unknown one."""
+        """Ask the log that the path names. Raises MisuseError for an unknown one."""
         log = self.logs.get(self.path["log"])
         if log is None:
             raise MisuseError(self.t("logs.unknown", name=self.path["log"]))
         return await log.run(self.desk, work)
 
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> ConsoleOperation:
-        """Begins what takes longer than a request. Raises MisuseError while too many run."""
+        """Begin what takes longer than a request. Raises MisuseError while too many run."""
         administration = NotifyAdministration(self.watch.database.ask_from_thread)
         operation = self.operations.start(
             title,

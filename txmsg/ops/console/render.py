@@ -24,7 +24,9 @@ def _printable(value: object) -> object:
 
 
 def _as_typed(value: object) -> Markup:
-    """The value of a field: what is posted must be what was given. Browsers read a carriage return as a newline."""
+    """Return the value of a field: what is posted must be what was given. Browsers read a carriage return
+    as a newline.
+    """
     return Markup(str(escape(value)).replace("\r", "&#13;"))
 
 
@@ -60,16 +62,16 @@ class Renderer:
             self._environment.globals[name] = self._environment.get_template(f"{name}.html").module
 
     def text(self, key: str, /, **values: object) -> str:
-        """A text of the catalogue, filled in. KeyError for what it does not have."""
+        """Return a text of the catalogue, filled in. KeyError for what it does not have."""
         text = self._texts[key]
         return text.format(**values) if values else text
 
     def word(self, prefix: str, value: str) -> str:
-        """The text for a word of a broker. One of a newer broker, which has no text, is shown as it is."""
+        """Return the text for a word of a broker. One of a newer broker, which has no text, is shown as it is."""
         return self._texts.get(prefix + value.replace(" ", "_"), value)
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
-        """A document."""
+        """Return a document."""
         return self._environment.get_template(template).render(values)
 
     def block(self, template: str, block: str, values: Mapping[str, Any]) -> str:

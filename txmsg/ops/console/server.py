@@ -52,7 +52,7 @@ class ConsoleConfig:
 
 
 async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Serves until `stop` is set; then ends in order, and browsers with it.
+    """Serve until `stop` is set; then end in order, and browsers with it.
 
     `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there.
     """

@@ -46,7 +46,7 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share."""
+    """Return a share."""
     return "–" if value is None else f"{100 * value:.0f} %"
 
 

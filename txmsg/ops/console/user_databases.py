@@ -88,7 +88,7 @@ class UserDatabases:
         return all(desk.is_refused for desk in asked)
 
     async def sign_in(self, place: str, token: str) -> UserDatabase:
-        """A desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
+        """Return a desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
         database = DatabaseBrokers(place, self._databases[place], token=token)
         try:
             who = await self._who_am_i(database)
@@ -110,7 +110,7 @@ class UserDatabases:
         return LoginSessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
 
     def leave(self, desk: UserDatabase) -> None:
-        """Closes the desk of a login that has ended, when its operations are over."""
+        """Close the desk of a login that has ended, when its operations are over."""
         closing = asyncio.create_task(self._leave(desk))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -124,7 +124,7 @@ class UserDatabases:
         self._signed_in.discard(desk)
 
     async def close(self) -> None:
-        """Closes all of them, whatever their operations do."""
+        """Close all of them, whatever their operations do."""
         for closing in list(self._closing):
             closing.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)

@@ -35,19 +35,19 @@ def shown(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scope | No
 
 
 def bounded(check: Check, found: Sequence[Finding]) -> Iterator[Finding]:
-    """The first of the findings of one check, and how many more there are."""
+    """Yield the first of the findings of one check, and how many more there are."""
     yield from found[:NAMED_MAX]
     if (more := len(found) - NAMED_MAX) > 0:
         yield CUT.found(left=f"there are {more:,} more findings of {check.name} than the {NAMED_MAX} that are named")
 
 
 def on_one_line(exc: BaseException) -> str:
-    """The text of an error, also of what libpq says on several lines."""
+    """Return the text of an error, also of what libpq says on several lines."""
     return "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
 
 
 def name_of(probe: Probe[T]) -> str:
-    """The name of a probe: that of its function."""
+    """Return the name of a probe: that of its function."""
     return probe.__name__.replace("_", "-")
 
 

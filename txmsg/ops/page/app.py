@@ -40,7 +40,7 @@ _FILES: Final = ("/assets/", "/page/")
 def new_app(
     page: Page, feed: BulletinFeed, visitors: LoggedInUsers | None, sessions: LoginSessions[LoggedInUser]
 ) -> ASGIApp:
-    """The application, to be served. visitors: None is everybody."""
+    """Return the application, to be served. visitors: None is everybody."""
     api = _PageApi(page, feed)
     app: ASGIApp = Starlette(
         routes=[

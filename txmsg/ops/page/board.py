@@ -57,7 +57,7 @@ class Board:
         self._health = health
 
     def bulletin(self) -> bytes:
-        """The message to browsers: a JSON object in one line."""
+        """Return the message to browsers: a JSON object in one line."""
         snapshot = self._snapshot
         age_ms = None
         if self._new_at is not None and snapshot is not None and snapshot.written_at is not None:

@@ -26,7 +26,7 @@ STAY_STRANGER: Final = "txmsg.stay_stranger"
 
 
 def new_table(name: str) -> ConnectionTable:
-    """The table of a console or a page."""
+    """Return the table of a console or a page."""
     connections = connections_allowed(CONNECTIONS_MAX)
     return ConnectionTable(name, ConnectionTableBounds(connections=connections, strangers=connections))
 
@@ -63,7 +63,7 @@ class Watched:
             self.end_slow(loop.time())
 
     def end_slow(self, now: float) -> None:
-        """Ends what takes too long."""
+        """End what takes too long."""
         self.table.close_slow_strangers()
         for connection in list(self.connections):
             connection.end_if_slow(now)
@@ -131,7 +131,7 @@ class BrowserConnection(H11Protocol):
         super().connection_lost(exc)
 
     def end_if_slow(self, now: float) -> None:
-        """Ends it if its client takes nothing."""
+        """End it if its client takes nothing."""
         if self.flow.write_paused or self._is_leaving:
             size_bytes = self.transport.get_write_buffer_size()
             if size_bytes < self._full_bytes:

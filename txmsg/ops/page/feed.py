@@ -24,18 +24,20 @@ class BulletinFeed:
         return self._newest
 
     def put_bulletin(self, bulletin: bytes) -> None:
-        """Replaces the newest bulletin."""
+        """Replace the newest bulletin."""
         self._newest = bulletin
         self.number += 1
         self._wake_readers()
 
     def close(self) -> None:
-        """Ends all that iterate, also before they have seen the newest bulletin."""
+        """End all that iterate, also before they have seen the newest bulletin."""
         self._is_closed = True
         self._wake_readers()
 
     async def bulletins(self) -> AsyncIterator[bytes]:
-        """The newest bulletin, and then each time that it is asked the newest again, when there is a newer one."""
+        """Yield the newest bulletin, and then each time that it is asked the newest again, when there is a
+        newer one.
+        """
         seen = 0
         while not self._is_closed:
             changed = self._changed

@@ -42,7 +42,7 @@ class HealthFile:
         self._trouble: str | None = None
 
     def read(self) -> Health:
-        """The health now. Never raises: what cannot be read is unknown, and logged once."""
+        """Return the health now. Never raises: what cannot be read is unknown, and logged once."""
         try:
             stat = self._path.stat()
             written = (stat.st_mtime_ns, stat.st_ino)
@@ -67,7 +67,7 @@ class HealthFile:
 
 
 def _health(path: Path, size_bytes: int) -> Health:
-    """Raises OSError, or ValueError when it is not what the module says."""
+    """Raise OSError, or ValueError when it is not what the module says."""
     if size_bytes > _SIZE_BYTES_MAX:
         raise ValueError(f"it has {size_bytes} bytes, of which at most {_SIZE_BYTES_MAX} are read")
     found = json.loads(path.read_bytes())

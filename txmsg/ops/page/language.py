@@ -8,7 +8,7 @@ LANGUAGES: Final = {"en": "English", "zh": "中文"}
 
 
 def language_of(accepted: str) -> str:
-    """The language that a browser prefers among ours, by its Accept-Language; English if it names none."""
+    """Return the language that a browser prefers among ours, by its Accept-Language; English if it names none."""
     preferred: list[tuple[float, str]] = []
     for each in accepted.split(","):
         tag, _, weight = each.partition(";q=")

@@ -48,7 +48,7 @@ class LoggedInUsers:
         self._check_s = check_s
 
     async def sign_in(self, _: str, token: str) -> LoggedInUser:
-        """A visitor with this token. Raises Unauthenticated, and what else a call raises."""
+        """Return a visitor with this token. Raises Unauthenticated, and what else a call raises."""
         who = await self._ask(token)
         if not who.authentication:
             raise MisuseError("these brokers ask for no token: name brokers with --auth, or leave out --login")
@@ -77,7 +77,7 @@ class LoggedInUsers:
 
 
 def asking(brokers: Sequence[str]) -> Ask:
-    """Asks the first of these that answers."""
+    """Ask the first of these that answers."""
 
     async def ask(token: str) -> ConnectionIdentity:
         if not is_token(token):

@@ -199,7 +199,7 @@ class LoginMiddleware(Generic[T]):
             self._checking -= 1
 
     async def _slow_down(self, address: str) -> None:
-        """Answers the later the more logins of this address have failed: it may be guessing.
+        """Answer the later the more logins of this address have failed: it may be guessing.
 
         A token that is valid is never slowed, since all who come through a proxy have one address.
         """
@@ -278,14 +278,14 @@ def _stay_stranger(scope: Scope) -> None:
 
 
 def visit_of(request: Request) -> BrowserVisit:
-    """The visit of a request that has passed a gate."""
+    """Return the visit of a request that has passed a gate."""
     visit = request.scope[VISIT]
     assert isinstance(visit, BrowserVisit)
     return visit
 
 
 async def sweep(sessions: LoginSessions[Any]) -> None:
-    """Ends sessions that have expired, until it is cancelled."""
+    """End sessions that have expired, until it is cancelled."""
     while True:
         await asyncio.sleep(SWEEP_S)
         sessions.end_expired()
@@ -302,7 +302,7 @@ async def form_of(request: Request, size_bytes_max: int) -> dict[str, str] | Non
 
 
 def asked_for(request: Request) -> str:
-    """The address of the page that is asked for. Not by `request.url`, to which the Host header belongs, too."""
+    """Return the address of the page that is asked for. Not by `request.url`, to which the Host header belongs, too."""
     query = request.scope["query_string"].decode("latin-1")
     return quote(request.scope["path"]) + (f"?{query}" if query else "")
 

@@ -27,5 +27,5 @@ _WEB_TLS: tuple[_Option, ...] = (
 
 
 def web_tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `tls_cert`, `tls_key`, `tls_client_ca` and `insecure`."""
+    """Add `tls_cert`, `tls_key`, `tls_client_ca` and `insecure`."""
     return reduce(lambda decorated, option: option(decorated), reversed(_WEB_TLS), command)

@@ -68,7 +68,7 @@ class Page:
         return digest.hexdigest()[:16]
 
     def html(self) -> str:
-        """The document, in English until the browser has chosen a language."""
+        """Return the document, in English until the browser has chosen a language."""
         words = _WORDS | dict(self.words)
         return Template((ASSETS / _DOCUMENT).read_text(encoding="utf-8")).substitute(
             title=html.escape(words["title"].en),

@@ -74,7 +74,7 @@ class PageConfig:
 async def serve(
     config: PageConfig, page: Page, read: Read, on_ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
-    """Serves the page until `stop` is set; then ends in order, and browsers with it.
+    """Serve the page until `stop` is set; then end in order, and browsers with it.
 
     `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there.
     """

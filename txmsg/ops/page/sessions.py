@@ -61,7 +61,7 @@ class LoginSessions(Generic[T]):
         return len(self._by_id)
 
     def find_session(self, id_: str, *, is_use: bool = True) -> LoginSession[T] | None:
-        """The session, if it has not ended. is_use: whether this keeps it from being idle."""
+        """Return the session, if it has not ended. is_use: whether this keeps it from being idle."""
         session = self._by_id.get(id_)
         if session is None or self._has_expired(session):
             return None
@@ -70,7 +70,7 @@ class LoginSessions(Generic[T]):
         return session
 
     def begin_session(self, place: str, value: T, before: LoginSession[T] | None) -> LoginSession[T]:
-        """A session with this login. It has a new id, and the other logins of the session before, which ends."""
+        """Return a session with this login. It has a new id, and the other logins of the session before, which ends."""
         now = self.clock()
         session = LoginSession[T](made_at=now, used_at=now)
         if before is not None:
@@ -102,19 +102,19 @@ class LoginSessions(Generic[T]):
         return set(map(self._user_of, session.at.values()))
 
     def leave(self, session: LoginSession[T], place: str) -> None:
-        """Forgets the login at one place."""
+        """Forget the login at one place."""
         if place in session.at:
             self._on_end(session.at.pop(place))
 
     def end_session(self, session: LoginSession[T]) -> None:
-        """Forgets all of its logins. Ending twice is fine."""
+        """Forget all of its logins. Ending twice is fine."""
         session.is_open = False
         self._by_id.pop(session.id, None)
         for place in list(session.at):
             self.leave(session, place)
 
     def end_expired(self) -> None:
-        """Ends those that are idle or old: called every few seconds."""
+        """End those that are idle or old: called every few seconds."""
         for session in [each for each in self._by_id.values() if self._has_expired(each)]:
             self.end_session(session)
 

@@ -56,11 +56,11 @@ class TableWatch:
         self._trouble: str | None = None
 
     def start(self) -> None:
-        """Begins to read. `on_read` is called on the thread."""
+        """Begin to read. `on_read` is called on the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends reading, but for a read that hangs: that one ends with the process. Stopping twice is fine."""
+        """End reading, but for a read that hangs: that one ends with the process. Stopping twice is fine."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S_MAX)
@@ -86,7 +86,7 @@ class TableWatch:
             self._wait_for_news(connection, begun + _READ_EVERY_S_MAX)
 
     def _wait_for_news(self, connection: psycopg.Connection[Any], until: float) -> None:
-        """Returns when something was said since the last read began, or it is time to read again."""
+        """Return when something was said since the last read began, or it is time to read again."""
         while not self._is_stopping.is_set() and (left_s := until - time.monotonic()) > 0:
             if list(connection.notifies(timeout=min(left_s, _STOP_S_MAX / 2), stop_after=1)):
                 return

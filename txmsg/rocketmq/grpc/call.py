@@ -24,19 +24,19 @@ class GrpcStream(Protocol):
     """HOST:PORT of the client."""
 
     async def send_data(self, data: bytes) -> None:
-        """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
+        """Return when it is on its way to the client. Raises ClientGone if the client is gone."""
 
     def end_call(self, code: Code, text: str) -> None:
-        """Ends the call. Does nothing if the client has already ended it."""
+        """End the call. Does nothing if the client has already ended it."""
 
     def allow(self, size_bytes: int) -> None:
-        """Lets the client send this many more bytes."""
+        """Let the client send this many more bytes."""
 
     def admitted(self, user: str, *, is_admin: bool) -> None:
         """A call of this user is admitted; "" is none. Raises Overloaded if the connection has no place then."""
 
     def count_bytes(self, size_bytes: int) -> bool:
-        """Counts bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
+        """Count bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
         bound.
         """
 
@@ -71,7 +71,7 @@ class GrpcCall:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     async def read(self) -> bytes | None:
-        """The next message; None after the last one. Releases the previous one. Raises GrpcFailed."""
+        """Return the next message; None after the last one. Releases the previous one. Raises GrpcFailed."""
         self._forget_bytes(self._kept_bytes - self._arriving.size_bytes)
         while True:
             self._allow()
@@ -92,11 +92,11 @@ class GrpcCall:
                 self._reading = None
 
     async def write(self, message: Message) -> None:
-        """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
+        """Return when it is on its way to the client. Raises ClientGone if the client is gone."""
         await self._stream.send_data(framed(message.SerializeToString()))
 
     async def run(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
-        """Runs the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
+        """Run the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
         the call ends.
         """
         code, text = Code.OK, ""

@@ -86,7 +86,7 @@ class ConnectionOwner(Protocol):
         """A call is answered with this code, which is not OK."""
 
     def count_bytes(self, size_bytes: int) -> int:
-        """Counts bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
+        """Count bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
         none.
         """
 
@@ -202,7 +202,7 @@ class GrpcConnection(asyncio.Protocol):
     # ---- of the port
 
     def end_if_slow(self, now: float) -> None:
-        """Ends it if the client has not started in time, or has been silent for long and does not answer a ping."""
+        """End it if the client has not started in time, or has been silent for long and does not answer a ping."""
         if self.place is not None and not self.place.has_spoken and self.heard_at > self._began_at:
             self.place.has_spoken = True
         if self.is_over:
@@ -220,7 +220,7 @@ class GrpcConnection(asyncio.Protocol):
             self.flush()
 
     def go_away(self) -> None:
-        """Tells the client to start no more calls here. Running calls continue."""
+        """Tell the client to start no more calls here. Running calls continue."""
         if self.is_over or self._is_going:
             return
         self._is_going = True
@@ -228,14 +228,14 @@ class GrpcConnection(asyncio.Protocol):
         self._write(self._h2.going_away())
 
     def close(self) -> None:
-        """Ends it and all calls, after writing pending data."""
+        """End it and all calls, after writing pending data."""
         if not self.is_over:
             self.flush()
             self._end_calls()
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends it at once."""
+        """End it at once."""
         self._end_calls()
         self._transport.abort()
 
@@ -330,7 +330,7 @@ class GrpcConnection(asyncio.Protocol):
             self._count_odd(event)
 
     def _count_odd(self, _: Event, *, weight: float = 1.0) -> None:
-        """Counts frames that carry no data. A client that sends too many of them is disconnected."""
+        """Count frames that carry no data. A client that sends too many of them is disconnected."""
         now = self._loop.time()
         self._odd = max(0.0, self._odd - (now - self._odd_at) * _ODD_PER_S) + weight
         self._odd_at = now
@@ -346,13 +346,13 @@ class GrpcConnection(asyncio.Protocol):
     # ---- writing
 
     def flush_soon(self) -> None:
-        """Writes h2's output after all other work that is ready, so that answers of many calls are sent together."""
+        """Write h2's output after all other work that is ready, so that answers of many calls are sent together."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes h2's output."""
+        """Write h2's output."""
         self._flush_is_due = False
         self._unflushed_bytes = 0
         if self.is_over:
@@ -368,7 +368,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def room(self, stream_id: int, wanted_bytes: int) -> int:
-        """Waits until something can be sent. Returns how many bytes. Raises ClientGone if the client is gone."""
+        """Wait until something can be sent. Returns how many bytes. Raises ClientGone if the client is gone."""
         try:
             while not (size_bytes := self._room(stream_id)):
                 self.flush_soon()
@@ -392,7 +392,7 @@ class GrpcConnection(asyncio.Protocol):
         return 0 if self._is_full else max(0, min(window, self._h2.max_outbound_frame_size, _CHUNK_SIZE_BYTES_MAX))
 
     def _share_room(self) -> None:
-        """Wakes those who can send now, in turn, as far as the window of the connection goes.
+        """Wake those who can send now, in turn, as far as the window of the connection goes.
 
         Not all that wait: a client could have a thousand calls look in vain, again and again, by a few bytes each time.
         """
@@ -441,7 +441,7 @@ class _Waiter(NamedTuple):
     """What it has to send at least."""
 
     def wake(self) -> None:
-        """Makes it check again."""
+        """Make it check again."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -486,7 +486,7 @@ class _ConnectionStream:
         self.refuse(trailers)
 
     def refuse(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Ends it with these headers."""
+        """End it with these headers."""
         if self._connection.is_over or self._id not in self._h2.streams:
             return
         with suppress(ProtocolError):  # its client has ended it

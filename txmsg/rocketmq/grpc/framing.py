@@ -42,12 +42,12 @@ class ClientGone(Exception):
 
 
 def framed(message: bytes) -> bytes:
-    """A message with its gRPC prefix."""
+    """Return a message with its gRPC prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def timeout_s(header: str) -> float:
-    """Parses `grpc-timeout`. Raises GrpcFailed."""
+    """Parse `grpc-timeout`. Raises GrpcFailed."""
     found = _TIMEOUT.fullmatch(header)
     if found is None:
         raise GrpcFailed(Code.INTERNAL, "grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
@@ -55,7 +55,7 @@ def timeout_s(header: str) -> float:
 
 
 def quoted(text: str) -> bytes:
-    """Encodes a text for `grpc-message`."""
+    """Encode a text for `grpc-message`."""
     return quote(text, safe=_AS_IT_IS, errors="replace").encode()
 
 
@@ -69,7 +69,7 @@ class IncomingMessages:
         """For the next step: to know how long a message is, or to have it whole."""
 
     def add(self, data: bytes) -> bool:
-        """Returns whether a message may be complete."""
+        """Return whether a message may be complete."""
         self._bytes += data
         return len(self._bytes) >= self._needed
 
@@ -79,7 +79,7 @@ class IncomingMessages:
         return len(self._bytes)
 
     def take_message(self) -> bytes | None:
-        """The next message; None if it is incomplete. Raises GrpcFailed if it is too large or compressed."""
+        """Return the next message; None if it is incomplete. Raises GrpcFailed if it is too large or compressed."""
         if len(self._bytes) < self._needed:
             return None
         if self._needed == _PREFIX_SIZE_BYTES:

@@ -79,7 +79,7 @@ class Http2(H2Connection):
         return events
 
     def forget_settings_without_use(self, event: RemoteSettingsChanged) -> None:
-        """Drops unknown settings of the client. h2 would keep up to 65,536, and go through all of them for each new
+        """Drop unknown settings of the client. h2 would keep up to 65,536, and go through all of them for each new
         one.
         """
         for code in event.changed_settings:
@@ -88,7 +88,7 @@ class Http2(H2Connection):
         self.encoder.header_table_size = min(self.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
 
     def going_away(self) -> bytes:
-        """Asks the client to start no more calls. Does not use h2's own method, after which the connection would have
+        """Ask the client to start no more calls. Does not use h2's own method, after which the connection would have
         ended.
         """
         return GoAwayFrame(0, last_stream_id=self.highest_inbound_stream_id).serialize()

@@ -80,7 +80,7 @@ class Port:
         self._is_stopping = False
 
     async def start(self, listen: str, tls: ssl.SSLContext | None = None) -> int:
-        """Accepts connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
+        """Accept connections at HOST:PORT from now on. Returns the port, a free one for 0. Raises OSError."""
         loop = asyncio.get_running_loop()
         sockets = bound_sockets(*host_and_port(listen))
         for sock in sockets:
@@ -92,7 +92,7 @@ class Port:
         return int(sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
-        """Accepts no more calls; running ones have grace_s, then they are cancelled. Closes all connections."""
+        """Accept no more calls; running ones have grace_s, then they are cancelled. Closes all connections."""
         await stop_listening(self._listeners)
         self._is_stopping = True
         if self._looking is not None:

@@ -58,7 +58,7 @@ def _checked(value: str, is_right: str, what: str) -> str:
 
 
 def _header(name: str) -> str:
-    """A header of txmsg as text; null without it, and in a foreign record."""
+    """Return a header of txmsg as text; null without it, and in a foreign record."""
     return f"cast(get(filter(txmsg_own, header -> header.key = '{name}'), 0).value as string)"
 
 

@@ -46,7 +46,7 @@ _LOGIN_MODULES: Final = {
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The same connection for Kafka's Java client; the certificates themselves, so that executors need no files.
+    """Return the same connection for Kafka's Java client; the certificates themselves, so that executors need no files.
 
     Raises MisuseError for a property of the connection that has no counterpart, and for a file that cannot be read.
     """
@@ -74,7 +74,7 @@ def _tls(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pem(properties: Mapping[str, str], part: str) -> str:
-    """A certificate or key: given itself, or in a file."""
+    """Return a certificate or key: given itself, or in a file."""
     if pem := properties.get(f"ssl.{part}.pem"):
         return pem
     if not (location := properties.get(f"ssl.{part}.location")):
@@ -103,7 +103,7 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A text as JAAS reads it."""
+    """Return a text as JAAS reads it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

@@ -166,7 +166,7 @@ def _kept(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]
 
 
 def _begins(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
-    """The same for where a new stream begins, which may be outside of what is kept.
+    """Return the same for where a new stream begins, which may be outside of what is kept.
 
     Spark's source is told so, and reports the loss when it begins there. A stream with a checkpoint does not begin
     there, and what has expired since does not concern it.

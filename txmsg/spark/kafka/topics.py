@@ -21,7 +21,7 @@ _END: Final = "".join(f"(?<!{re.escape(suffix)})" for suffix in SUFFIXES.values(
 
 
 def expression_of(patterns: Iterable[str], prefix: str) -> str:
-    """Finds the topics of Kafka whose names in txmsg match one of these patterns with * ? [ ]."""
+    """Find the topics of Kafka whose names in txmsg match one of these patterns with * ? [ ]."""
     wanted = "|".join("".join(map(_expression, _TOKEN.findall(pattern))) for pattern in patterns)
     return rf"\A{_NOT_BEFORE}{re.escape(prefix)}{_BEGIN}(?:{wanted}){_END}\Z"
 

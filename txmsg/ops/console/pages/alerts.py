@@ -50,7 +50,7 @@ def _counts(alerts: Sequence[ActiveAlert]) -> Mapping[str, int]:
 
 
 def _matchers_of(alert: ActiveAlert) -> list[str]:
-    """Those that fit this alert and its like. A label's value stands for itself, whatever signs it has."""
+    """Return those that fit this alert and its like. A label's value stands for itself, whatever signs it has."""
     return [
         f"{label}={glob.escape(value)}"
         for label, value in {RULE: alert.rule, **alert.labels}.items()

@@ -25,7 +25,7 @@ def _which(look: PageContext) -> DeadLetterFilter:
 
 
 def _given(look: PageContext) -> dict[str, str]:
-    """The filter as it was typed."""
+    """Return the filter as it was typed."""
     return {name: value for name in _FILTER if (value := look.values.get(name, "").strip())}
 
 
@@ -58,7 +58,7 @@ async def _select(look: PageContext) -> Selection:
 
 
 def _filter_fields(look: PageContext, selection: Selection) -> list[Field]:
-    """The filter, up to now: those that die until the button is pressed are not meant."""
+    """Return the filter, up to now: those that die until the button is pressed are not meant."""
     assert selection.which.until is not None
     times = {name: time.isoformat() for name in ("since", "until") if (time := getattr(selection.which, name))}
     return [Field(name=name, kind="hidden", value=value) for name, value in (_given(look) | times).items()]

@@ -89,7 +89,7 @@ async def _read_group(look: PageContext) -> Mapping[str, Any]:
 
 
 def _groups(look: PageContext) -> group_actions.AskAdministration:
-    """The administration of the groups of the log that the path names."""
+    """Return the administration of the groups of the log that the path names."""
 
     async def ask(work: Callable[[LogAdministration], T]) -> T:
         from txmsg.administration.log import LogAdministration

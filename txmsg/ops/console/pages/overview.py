@@ -123,7 +123,7 @@ def _count(snapshot: DatabaseSnapshot, name: str, named: set[str]) -> str:
 
 
 def broker_row(snapshot: DatabaseSnapshot, broker: str) -> dict[str, Any]:
-    """A broker as tables show it."""
+    """Return a broker as tables show it."""
     return {
         "broker": snapshot.broker(broker),
         "silent": snapshot.silent.get(broker, ""),
@@ -139,7 +139,7 @@ def broker_row(snapshot: DatabaseSnapshot, broker: str) -> dict[str, Any]:
 
 
 def lines(watch: DatabasePoller) -> Sequence[OverviewFigure]:
-    """The figures on top. Of a watch that has a snapshot."""
+    """Return the figures on top. Of a watch that has a snapshot."""
     snapshot = watch.snapshot
     assert snapshot is not None
     now = watch.history[-1].values
@@ -171,7 +171,7 @@ def lines(watch: DatabasePoller) -> Sequence[OverviewFigure]:
 
 
 def _points(watch: DatabasePoller, name: str) -> tuple[int, str]:
-    """The last quarter of an hour in steps: of each the last value."""
+    """Return the last quarter of an hour in steps: of each the last value."""
     by_step = {int(point.at) // _STEP_S: point.values.get(name) for point in watch.history}
     first, last = min(by_step), max(by_step)
     value: float | None = None

@@ -186,7 +186,7 @@ def _typed(look: PageContext, setting: ChangeField) -> Any:
 
 
 def _now(settings: TopicWithSettings, name: str) -> Any:
-    """A setting as a TopicChange would give it."""
+    """Return a setting as a TopicChange would give it."""
     if name == "journal":
         return settings.journal_since is not None
     return settings.send_rate_max or 0.0 if name == "send_rate_max" else getattr(settings, name)
