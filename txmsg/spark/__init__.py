@@ -1,21 +1,21 @@
 """Reads MetaQ with Spark, in batches and as a stream: the data source `metaq`, and a sink that writes each batch once.
 
-java      a Java that Spark runs on
+java      finds a Java for Spark
 sessions  a session with the format "metaq"
 options   the options of a read
-position  how far a stream is, as its checkpoint has it  (pure)
+position  the position of a stream in its checkpoint    (pure)
 tasks     cuts reads into tasks, backlogs into batches   (pure)
-planner   looks into a log: where reads begin and end
-generations  whether offsets hold under a later generation
+planner   finds the begins and ends of reads in a log
+generations  checks that offsets hold under a later generation
 columns   batches of a log as Arrow columns for Spark
 reader    reads a task's messages
-source    the data source, as Spark asks for it
+source    the data source, as Spark calls it
 sink      writes batches into PostgreSQL, each once
 frames    messages as DataFrames, wherever a log is
 payloads  the columns of a topic's payloads        (pure)
 kafka/    reads a log in Kafka, by Spark's own source for Kafka
 
-Names are loaded when they are first used: an executor needs neither the sink's driver nor a Java to be found.
+Names are loaded when they are first used: an executor needs neither the sink's driver nor a Java.
 """
 
 from __future__ import annotations

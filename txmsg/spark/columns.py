@@ -40,13 +40,13 @@ _FIELDS: Final = (
 )
 _TYPES: Final = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
 _SEALED: Final = frozenset({"body", "headers"})
-"""What keys of bodies change."""
+"""Columns whose values decryption changes."""
 _IN_LOG: Final = {"value": "body"}
 _CONSTANT: Final = frozenset({"topic", "queue"})
 
 
 def schema_of(*, include_headers: bool) -> StructType:
-    """Return all columns."""
+    """Return the schema with all columns."""
     fields = list(_FIELDS)
     if include_headers:
         fields.insert(7, _HEADERS)
@@ -66,7 +66,7 @@ def _require_known(name: str) -> None:
 
 
 class ArrowColumns:
-    """Makes Arrow batches of these columns. Sent to executors."""
+    """A converter of batches to Arrow with these columns. Sent to executors."""
 
     def __init__(self, schema: StructType) -> None:
         for field in schema.fields:
@@ -82,7 +82,9 @@ class ArrowColumns:
     def of(
         self, queue: LogQueue, batches: Sequence[LogBatch], end: int, keys: BodyKeys | None = None
     ) -> pa.RecordBatch:
-        """Return the messages of batches of a queue that follow each other, up to this offset; with keys decrypted."""
+        """Return the messages of consecutive batches of a queue, up to this offset. keys: decrypt bodies
+        and headers.
+        """
         if keys is None or _SEALED.isdisjoint(self._names):
             found = [batch.to_arrow().select(self._names) for batch in batches]
         else:  # of all batches in one call

@@ -46,7 +46,8 @@ def stream_log(
     kafka_config: str | os.PathLike[str] | None = None,
     **options: Option,
 ) -> DataFrame:
-    """Return the same as a stream: messages from `startingOffsets` on (default: "latest").
+    """Return the messages of a log as a stream, from `startingOffsets` on (default: "latest"). Arguments as for
+    `read_log`.
 
     For a log in Kafka, Spark's source reads each batch, so the option `prefetch` has no effect.
     """

@@ -1,6 +1,6 @@
-"""Whether offsets that were noted under one generation of a log are of the same messages under a later one.
+"""Checks that offsets noted under one generation of a log name the same messages under a later one.
 
-So it is after a promotion, if the frame before an offset was written under the noted generation, or an earlier one: all
+They do after a promotion if the frame before an offset was written under the noted generation, or an earlier one: all
 copies of the log that have such a frame have the same one.
 """
 
@@ -18,7 +18,7 @@ from txmsg.spark.options import ReadOptions
 def require_continued(
     log: LogAccess, options: ReadOptions, noted: LogIdentity, found: LogIdentity, offsets: Mapping[LogQueue, int]
 ) -> None:
-    """Raise MisuseError if a later generation of the log does not show that it has what is before these offsets.
+    """Raise MisuseError if a later generation of the log may have other messages before these offsets.
 
     noted: the identity of the log when they were noted. found: its identity now, of the same or a later generation.
     """

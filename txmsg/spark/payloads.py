@@ -1,7 +1,6 @@
-"""What the bodies of a topic are in Spark's types: for `from_json`, of a JSON Schema. Pure.
+"""Converts the JSON Schema of a topic's bodies to Spark's types, for `from_json`. Pure.
 
-Spark has no unions, no types that contain themselves, and no objects of which nothing is known. Those stay what they
-are in the body: JSON, as text.
+Spark has no unions, no recursive types, and no objects with unknown fields. Such values stay JSON text, as in the body.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ def payload_schema(topic: Topic[Any] | Mapping[str, Any]) -> StructType:
 
 
 class _Types:
-    """The types of one schema, which may refer to parts of itself."""
+    """The types of one schema, which may refer to its own parts."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._within: list[str] = []
-        """What is referred to, on the way to where we are."""
+        """The references on the way to the current part, by which recursion is found."""
 
     def of(self, schema: object) -> DataType:
         if not isinstance(schema, Mapping):  # true: anything
@@ -123,7 +122,7 @@ class _Types:
 
 
 def _one_of(found: list[DataType]) -> DataType:
-    """Return the type of a value that has one of these; whether it may be null is said elsewhere."""
+    """Return the type of a value that has one of these types. Nullability is handled by the caller."""
     kinds = [each for number, each in enumerate(found) if each != NullType() and each not in found[:number]]
     if not kinds:
         return NullType()
@@ -133,5 +132,7 @@ def _one_of(found: list[DataType]) -> DataType:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """What is always null is told as a text: files have no type without values."""
+    """Return the type for JSON's null and others. A value that is always null is a string: files have no type without
+    values.
+    """
     return _TEXT if kind == NullType() else kind

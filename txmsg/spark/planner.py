@@ -1,4 +1,4 @@
-"""Plans reads of a log, on the driver: its queues, where a read begins and ends, and which messages are gone."""
+"""Plans reads of a log, on the driver: finds its queues, the begin and end of a read, and lost messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.wire.start import Start
 
 
 class Planner:
-    """Plans the batches of one read."""
+    """The plans of one read's batches."""
 
     def __init__(self, log: LogAccess, options: ReadOptions) -> None:
         self._log = log
@@ -24,14 +24,16 @@ class Planner:
     # ---- a stream
 
     def initial(self) -> StreamPosition:
-        """Where a new stream begins. Topics that come later begin at their first message."""
+        """Return the position at which a new stream begins. Topics that are created later begin at their
+        first message.
+        """
         queues = self._queues(all_named=False)
         self._require_known(self._options.start, queues)
         begins = self._places(queues, self._options.start, self._log.ranges(queues))
         return StreamPosition(self._log.identity(), begins, is_initial=True)
 
     def starts(self) -> dict[LogQueue, Start]:
-        """Where a new stream is asked to begin in each queue that is there. Raises MisuseError for unknown queues."""
+        """Return the requested start in each existing queue. Raises MisuseError for unknown queues."""
         queues, place = self._queues(all_named=False), self._options.start
         self._require_known(place, queues)
         return {queue: place if isinstance(place, Start) else place.get(queue, Start.earliest()) for queue in queues}
@@ -39,13 +41,15 @@ class Planner:
     def latest(
         self, start: StreamPosition, *, count_max: int | None, target: Mapping[LogQueue, int] | None
     ) -> StreamPosition:
-        """Where a batch from `start` on ends: equal to `start` if there is nothing new.
+        """Return the end of a batch that begins at `start`: equal to `start` if there are no new messages.
 
-        The first batch of a stream has an end of its own also when it is empty: so the checkpoint says where the stream
-        began, and what comes while it is down is not passed over by the next "latest".
+        The first batch of a stream has an end of its own even if it is empty: so the checkpoint records the stream's
+        begin, and
+        messages that arrive while it is down are not skipped by the next "latest".
 
-        count_max: how many messages, about; missing offsets do not count. target: how far it may go in each queue, and
-        which queues it may read. The first batch under a later generation has an end of its own, too, which names it.
+        count_max: the number of messages, about; missing offsets do not count. target: the queues to read, with the
+        maximum end
+        of each. The first batch under a later generation has an end of its own, too, which names it.
         Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
         """
         identity = self.require_same_log(start)
@@ -93,7 +97,7 @@ class Planner:
         return found
 
     def _begin_offset(self, queue: LogQueue, known: int | None, kept: QueueRange) -> int:
-        """Where the next batch begins in a queue, after what is gone."""
+        """Return the offset at which the next batch of a queue begins. Reports lost messages before it."""
         if known is None:
             if kept.begin:
                 self._options.report_loss(queue, 0, kept.begin, "the queue is new to this stream, and begins later")
@@ -107,7 +111,7 @@ class Planner:
         return known
 
     def ends(self) -> dict[LogQueue, int]:
-        """Where each queue ends now."""
+        """Return the current end of each queue."""
         return {queue: kept.end for queue, kept in self._log.ranges(self._queues(all_named=False)).items()}
 
     # ---- a batch
@@ -141,7 +145,7 @@ class Planner:
         return {queue: self._place(queue, place.get(queue, default), ranges[queue]) for queue in queues}
 
     def _require_known(self, place: Place, queues: Collection[LogQueue]) -> None:
-        """Raise MisuseError for an offset of a queue that is not among all that are read, whatever filters leave."""
+        """Raise MisuseError for an offset of a queue that the read does not have, whatever filters leave."""
         if not isinstance(place, Mapping):
             return
         for topic, queue in sorted(place.keys() - set(queues)):

@@ -13,21 +13,22 @@ from txmsg.metaq.store.state import LogIdentity
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """The offset to go on at, of each queue that was seen; as JSON in Spark's checkpoint.
+    """The next offset of each queue that was seen; stored as JSON in Spark's checkpoint.
 
-    begun: where queues began that the position before this one did not have. A batch that is run again, after a crash
-    and with retention or new messages in between, must read what it read the first time, and Spark keeps where a batch
-    ends, but not where the first one began.
+    begun: the begins of queues that the previous position did not have. A batch that is repeated, after a crash
+    and with retention or new messages in between, must read the same messages as before. Spark stores the end of each
+    batch, but not the begin of the first one.
     """
 
     identity: LogIdentity
     offsets: Mapping[LogQueue, int]
     begun: Mapping[LogQueue, int] = field(default_factory=dict)
     is_initial: bool = False
-    """Whether no batch ended here: it is where a new stream begins, and is found again when Spark asks again."""
+    """True if no batch has ended here: a new stream begins here, and the position is found again when Spark
+    asks again."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON for the checkpoint. Equal positions give equal texts."""
+        """Return the position as JSON for the checkpoint. Equal positions give equal texts."""
         told: dict[str, Any] = {
             "log": self.identity.log_id,
             "generation": self.identity.generation,
@@ -41,7 +42,7 @@ class StreamPosition:
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> StreamPosition:
-        """Return the inverse of `to_json`. Raises MisuseError for what another source wrote."""
+        """Parse the result of `to_json`. Raises MisuseError for a position that another source wrote."""
         try:
             identity = LogIdentity(int(told["log"]), int(told["generation"]))
             offsets, begun = _by_queue(told["offsets"]), _by_queue(told.get("begun", {}))
@@ -54,7 +55,7 @@ class StreamPosition:
 
 
 def begins_between(start: StreamPosition, end: StreamPosition) -> dict[LogQueue, int]:
-    """Of each queue in `end`, where the batch that ends there begins."""
+    """Return the begin of the batch that ends at `end`, for each queue in `end`."""
     if start == end:
         return dict(end.offsets)
     known = {**start.offsets, **end.begun}

@@ -22,7 +22,7 @@ _FETCHED_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Task(InputPartition):
-    """Parts of queues that one task reads, and the log that they are of."""
+    """The parts of queues that one task reads, with the identity of their log."""
 
     def __init__(self, parts: tuple[QueuePart, ...], identity: LogIdentity) -> None:
         super().__init__(parts)
@@ -31,7 +31,10 @@ class Task(InputPartition):
 
 
 def read_task(task: InputPartition, options: ReadOptions, columns: ArrowColumns) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
+    """Yield the messages of a task's parts, in order within each.
+
+    Raises OffsetOutOfRange when some are gone, CorruptLog.
+    """
     if not isinstance(task, Task):
         return  # Spark's stand-in for no partitions at all
     with open_log(options.where) as log:
@@ -49,8 +52,9 @@ def read_task(task: InputPartition, options: ReadOptions, columns: ArrowColumns)
 def read_parts(
     log: LogAccess, parts: Iterable[QueuePart], options: ReadOptions, columns: ArrowColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone,
-    CorruptLog.
+    """Yield the messages of these parts, in order within each.
+
+    Raises OffsetOutOfRange when some are gone, CorruptLog.
     """
     keys = None
     if options.body_keys:
@@ -64,7 +68,7 @@ def read_parts(
 
 
 def _fetched(log: LogAccess, part: QueuePart, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:
-    """Batches from the begin of a part on; the last one may go on after its end."""
+    """Yield batches from a part's begin on; the last one may extend past its end."""
     offset, size_bytes = part.begin, _FETCHED_FIRST_BYTES
     while offset < part.end:
         found = log.fetch({part.queue: offset}, size_bytes_max=size_bytes)

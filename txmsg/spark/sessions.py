@@ -1,4 +1,4 @@
-"""A Spark session that knows MetaQ: made on this machine, or one that the application has."""
+"""Spark sessions with the format "metaq": a new one for this machine, or the application's own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CHECKPOINTS_WITHOUT_PROCESSES: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
-"""By default Hadoop writes a checksum file beside each local file, and starts `chmod` and `readlink` for them: some ten
-processes for a batch of a stream, which take as long as reading it."""
+"""Settings that avoid processes per file: by default Hadoop writes a checksum file beside each local file, and starts
+`chmod` and `readlink` for them, about ten processes per batch of a stream, which take as long as reading it."""
 KAFKA_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""Spark's Kafka source: not in the version of PySpark, since Maven's repositories end here. It works with 4.3, too."""
+"""Spark's Kafka source. Older than PySpark here, because Maven's repositories end with it; it works with 4.3, too."""
 
 
 def session(

@@ -1,4 +1,4 @@
-"""Writes batches of a stream into PostgreSQL, each once, whatever was killed when.
+"""Writes batches of a stream into PostgreSQL, each exactly once, across crashes of either side.
 
 Spark runs a batch again when it does not know that it was done: its own mark, in the checkpoint, comes after the sink.
 So the sink keeps a mark of its own, in the transaction of what it writes: per query the number of its last batch.
@@ -27,7 +27,7 @@ _CONNECT_S_MAX: Final = 10
 _TRIED_S_MAX: Final = 60.0
 _WAIT_S_MIN, _WAIT_S_MAX = 0.1, 5.0
 _LOCK: Final = 7_309_457_601_943_117_363
-"""Names the creation of the table among advisory locks: `create table if not exists` of two sessions can clash."""
+"""The advisory lock for creating the table: concurrent `create table if not exists` of two sessions can fail."""
 
 _FIND_TABLE = "select to_regclass('txmsg_spark_query')"
 _CREATE_TABLE = """
@@ -53,7 +53,7 @@ def write_idempotent(
     collect: Callable[[DataFrame, int], T],
     write: Callable[[psycopg.Connection[Any], T], None],
 ) -> Callable[[DataFrame, int], None]:
-    """For `writeStream.foreachBatch`: each batch is written exactly once, even if Spark runs it again after a crash.
+    """Return a function for `writeStream.foreachBatch` that writes each batch exactly once, even if Spark repeats it.
 
     collect: a function of a batch and its number that collects the rows to write at the driver, before the transaction.
     write: writes them on this connection, in the transaction that also records the batch in the table
@@ -78,7 +78,7 @@ def write_idempotent(
 
 
 class BatchSink(Generic[T]):
-    """Writes the batches of one query, one after the other, on a connection that it keeps between them."""
+    """The writer of one query's batches, one after the other, on a connection that it keeps between them."""
 
     def __init__(self, url: str, query: str, write: Callable[[psycopg.Connection[Any], T], None]) -> None:
         self._url = url
@@ -86,10 +86,10 @@ class BatchSink(Generic[T]):
         self._write = write
         self._kept: list[psycopg.Connection[Any]] = []
         self.close = weakref.finalize(self, _close, self._kept)
-        """Closes the connection; at the latest it is called when nothing refers to the sink."""
+        """Closes the connection; called at the latest when the sink is garbage-collected."""
 
     def write(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
-        """Write a batch that is not written yet. A commit whose reply was lost is found done at the next attempt."""
+        """Write a batch unless it is written already. A commit whose reply was lost is found at the next attempt."""
         for attempt in Retrying(
             retry=retry_if_exception_type(psycopg.OperationalError),
             wait=wait_exponential(_WAIT_S_MIN, max=_WAIT_S_MAX),
@@ -120,7 +120,8 @@ def _close(kept: list[psycopg.Connection[Any]]) -> None:
 
 
 def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_id: UUID, batch_id: int) -> bool:
-    """Records a batch in the caller's transaction. False: it was written before, and must not be written again.
+    """Record a batch in the caller's transaction. Returns False if it was written before, and must not be written
+    again.
 
     Locks the query's row until the transaction ends, so that a driver that was considered dead and its successor cannot
     write at the same time. For sinks that need more than `write_idempotent`; needs READ COMMITTED.

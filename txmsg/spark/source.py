@@ -34,11 +34,13 @@ from txmsg.spark.tasks import QueuePart, cut_into_tasks
 
 _PREFETCHED_MAX: Final = 20_000
 _PREFETCHED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What a prefetched batch holds at most, or one message of each queue: it is in memory as a whole."""
+"""Maximum size of a prefetched batch, which is in memory as a whole; at least one message of each queue."""
 
 
 class _ToldByItsText(ContextDecorator):
-    """Spark shows users the whole traceback of an error, with all its causes; the text of ours is enough."""
+    """A context that removes an error's causes: Spark shows users the whole traceback, and the text of ours
+    is enough.
+    """
 
     def __enter__(self) -> None:
         pass
@@ -83,7 +85,9 @@ class MetaqDataSource(DataSource):
 
 
 class _BatchReader(DataSourceReader):
-    """Has no pushFilters: a DataFrame's scans share what the first of them plans, or the last that pushed filters."""
+    """A batch read. No pushFilters: scans of a DataFrame share the plan of the first, or of the last that pushed
+    filters.
+    """
 
     def __init__(self, options: ReadOptions, columns: ArrowColumns) -> None:
         self._options = options
@@ -101,7 +105,7 @@ class _BatchReader(DataSourceReader):
 
 
 class _PlannedStream(SupportsTriggerAvailableNow):
-    """What both readers of a stream share: the log, open in the process that plans the stream's batches."""
+    """The common part of both stream readers: the log, open in the process that plans the stream's batches."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._given = given
@@ -145,11 +149,11 @@ class _PlannedStream(SupportsTriggerAvailableNow):
 
 
 class _StreamReader(_PlannedStream, DataSourceStreamReader):
-    """Reads a batch by tasks on executors."""
+    """A stream whose batches are read by tasks on executors."""
 
     @_ToldByItsText()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The first call of Spark, so that wrong columns are reported at once, too."""
+        """Return the limit. Spark calls this first, so wrong columns are reported here."""
         assert self._columns
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
@@ -180,11 +184,13 @@ class _StreamReader(_PlannedStream, DataSourceStreamReader):
 
 
 class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
-    """Reads a batch while it is planned, in the process that plans it. Where it ends, Spark notes before it is used."""
+    """A stream whose batches are read while they are planned. Spark records the end of a batch before it uses the
+    batch.
+    """
 
     @_ToldByItsText()
     def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
-        """Return the next batch, and where it ends; a smaller one instead of one that is too large for memory."""
+        """Return the next batch and its end. A batch that is too large for memory is replaced by a smaller one."""
         begin, count_max = StreamPosition.of_json(start), self._options.max_offsets_per_trigger or _PREFETCHED_MAX
         while True:
             end = self._planner.latest(begin, count_max=count_max, target=self._target)
@@ -196,7 +202,7 @@ class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
             count_max = count // 2
 
     def _prefetched(self, parts: Iterable[QueuePart], *, can_be_less: bool) -> list[pa.RecordBatch] | None:
-        """These messages, or None when they are too large and can be less."""
+        """Return these messages; None if they are too large and can be fewer."""
         found: list[pa.RecordBatch] = []
         size_bytes = 0
         for batch in read_parts(self._log, parts, self._options, self._columns):
@@ -211,7 +217,7 @@ class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
     def readBetweenOffsets(  # noqa: N802 - Spark's name
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a batch that was noted and not used, as after a crash. On an executor."""
+        """Yield a batch that was recorded and not used, as after a crash. Runs on an executor."""
         with _ToldByItsText(), open_log(self._options.where) as log:
             first, last = StreamPosition.of_json(start), StreamPosition.of_json(end)
             Planner(log, self._options).require_same_log(last)

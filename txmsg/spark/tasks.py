@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 from txmsg.metaq.interface import LogQueue
 
 _PACKED: Final = 20_000
-"""A task of fewer messages takes more queues: starting a task costs as much as reading so many."""
+"""Maximum messages of a task that reads several queues: starting a task costs as much as reading so many."""
 _GAPS_MAX: Final = 16
-"""In one batch. Beyond, it has fewer messages than it may have."""
+"""Maximum gaps in one batch that are made up for. With more, the batch has fewer messages than it may have."""
 
 
 class QueuePart(NamedTuple):
-    """Messages of a queue: from `begin` up to, and without, `end`."""
+    """A range of a queue's messages: from `begin` up to, and without, `end`."""
 
     queue: LogQueue
     begin: int
@@ -23,12 +23,12 @@ class QueuePart(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages they are, if none is missing."""
+        """The number of messages if none is missing."""
         return self.end - self.begin
 
 
 def cut_into_tasks(parts: Iterable[QueuePart], *, min_tasks: int, size_max: int) -> list[tuple[QueuePart, ...]]:
-    """Return the parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
+    """Return the tasks for these parts: large parts split into equal pieces, small ones together. Skips empty ones."""
     wanted = [part for part in parts if part.size > 0]
     total = sum(part.size for part in wanted)
     share = -(-total // min_tasks)
@@ -60,13 +60,13 @@ def limited(
     count_max: int,
     gap_at: Callable[[LogQueue, int], tuple[int, int] | None],
 ) -> dict[LogQueue, int]:
-    """Where a batch of about count_max messages ends in each queue.
+    """Return the end of a batch of about count_max messages in each queue.
 
     Every queue with a backlog advances by one message at least, and otherwise by the same share of its backlog, so that
     event times of queues stay near each other while a stream catches up. Not more than count_max, or one of each queue.
 
     gap_at: the gap in a queue that contains an offset, from its first offset to the one after its last, if any. A piece
-    that would end in a gap ends after it, and what the gap took of the limit goes to the messages behind it.
+    that would end in a gap ends after it, and the gap's part of the limit goes to the messages behind it.
     """
     at, left = dict(begins), count_max
     found = _shared(at, ends, left, at)
@@ -91,7 +91,7 @@ def limited(
 def _shared(
     begins: Mapping[LogQueue, int], ends: Mapping[LogQueue, int], count_max: int, first: Collection[LogQueue]
 ) -> dict[LogQueue, int]:
-    """Return the same, of queues without gaps. first: those that advance by one message at least."""
+    """Return the ends for queues without gaps. first: queues that advance by one message at least."""
     waiting = {queue: end - begins[queue] for queue, end in ends.items() if end > begins[queue]}
     total = sum(waiting.values())
     if total <= count_max:

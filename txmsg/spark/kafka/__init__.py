@@ -1,7 +1,7 @@
 """Reads a log in Kafka by Spark's own source for Kafka, with the columns and options of the format `metaq`.
 
-read        a read: where it begins and ends, as Spark's source has it
+read        a read, with begins and ends for Spark's source
 columns     records as messages, in Spark's SQL                        (pure)
-topics      which topics are read, as a regular expression             (pure)
-properties  how to connect, as Kafka's Java client has it              (pure)
+topics      the topics to read, as a regular expression                (pure)
+properties  the connection, as Kafka's Java client has it              (pure)
 """

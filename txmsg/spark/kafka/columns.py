@@ -11,7 +11,7 @@ from txmsg.metaq.format.unreadable import TIME_US_MAX, TIME_US_MIN
 from txmsg.metaq.kafka.record import ESCAPE, KEY, PLACE, RESERVED, TAG, TIMES
 
 _PLACE: Final = "concat(topic, '/', partition)"
-"""What a record's header txmsg-place is or begins with, unless the record is foreign."""
+"""The value, or the beginning of the value, of the header txmsg-place of records that are not foreign."""
 _AFTER_PLACE: Final = f"substring(cast(header.value as string), length({_PLACE}) + 2)"
 _IS_IN_PLACE: Final = (
     f"exists(slice(filter(headers, header -> header.key = '{PLACE}'), 1, 1), header -> "
@@ -26,7 +26,8 @@ It is selected first, because Spark then evaluates it once per row.
 
 
 def expressions(prefix: str) -> dict[str, str]:
-    """By the names of our columns; over OWN and those of Spark's Kafka source, with the option includeHeaders.
+    """Return the expression of each of our columns; over OWN and the columns of Spark's Kafka source with
+    includeHeaders.
 
     A query fails at a record whose column cannot be read; the error names it.
     """
@@ -46,7 +47,7 @@ def expressions(prefix: str) -> dict[str, str]:
 
 
 def readable() -> str:
-    """Whether all columns of a record can be read, over the same columns."""
+    """Return a condition that is true for records whose columns can all be read; over the same columns."""
     texts = (f"{_is_text(_header(name))}" for name in (KEY, TAG))
     return " and ".join((*texts, _is_time(0), _is_time(1)))
 
@@ -58,7 +59,7 @@ def _checked(value: str, is_right: str, what: str) -> str:
 
 
 def _header(name: str) -> str:
-    """Return a header of txmsg as text; null without it, and in a foreign record."""
+    """Return the expression of a header of txmsg as text; null without it, and in a foreign record."""
     return f"cast(get(filter(txmsg_own, header -> header.key = '{name}'), 0).value as string)"
 
 
@@ -67,7 +68,9 @@ def _is_text(text: str) -> str:
 
 
 def _us(place: int) -> str:
-    """born_at (0) or stored_at (1) in microseconds; the record's timestamp has milliseconds only."""
+    """Return the expression of born_at (0) or stored_at (1) in microseconds; the record's timestamp has milliseconds
+    only.
+    """
     text = _header(TIMES)
     return f"if({text} is null, unix_micros(timestamp), try_cast(get(split({text}, ' '), {place}) as bigint))"
 
@@ -77,7 +80,7 @@ def _is_time(place: int) -> str:
 
 
 def _text(column: str) -> str:
-    """Bytes as text; what is not UTF-8, as others may write it, would stop a query that shows it to Python."""
+    """Return the expression of bytes as valid text; other bytes would stop a query that shows them to Python."""
     return f"make_valid_utf8(cast({column} as string))"
 
 

@@ -1,6 +1,7 @@
-"""Properties of librdkafka, which a file has for all of txmsg, as Kafka's Java client names them. Pure.
+"""Translates properties of librdkafka, from the file that all of txmsg uses, to those of Kafka's Java client. Pure.
 
-What concerns the connection is translated, or refused; how librdkafka buffers does not concern Java, and is left out.
+Properties of the connection are translated or refused. Those of librdkafka's buffers do not concern Java, and are
+left out.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _LOGIN_MODULES: Final = {
 
 
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the same connection for Kafka's Java client; the certificates themselves, so that executors need no files.
+    """Return the same connection for Kafka's Java client; with the certificates' text, so that executors need no files.
 
-    Raises MisuseError for a property of the connection that has no counterpart, and for a file that cannot be read.
+    Raises MisuseError for a property of the connection without a counterpart, and for a file that cannot be read.
     """
     for name in sorted(properties.keys() - _SAME - _TRANSLATED):
         if name.startswith(_OF_CONNECTIONS):
@@ -74,7 +75,7 @@ def _tls(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pem(properties: Mapping[str, str], part: str) -> str:
-    """Return a certificate or key: given itself, or in a file."""
+    """Return a certificate or key, given as text or in a file; "" if neither is given."""
     if pem := properties.get(f"ssl.{part}.pem"):
         return pem
     if not (location := properties.get(f"ssl.{part}.location")):
@@ -103,7 +104,7 @@ def _sasl(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JAAS reads it."""
+    """Return a text quoted for JAAS."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 

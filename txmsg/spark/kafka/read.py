@@ -1,7 +1,7 @@
 """Reads a log in Kafka by Spark's own Kafka source, with the columns of the format `metaq`.
 
-Where a read begins and ends is given in offsets of queues. Spark's source, and with it the checkpoint of a stream, has
-offsets of partitions.
+Options give the begin and the end of a read in offsets of queues. Spark's source, and with it the checkpoint of a
+stream, has offsets of partitions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from txmsg.spark.sessions import KAFKA_PACKAGE
 from txmsg.wire.start import Start
 
 _JAVA: Final = "kafka."
-"""What options begin with that are properties of Kafka's Java client."""
+"""The prefix of options that are properties of Kafka's Java client."""
 _ENDS: Final = {"earliest": -2, "latest": -1}
-"""As Spark's source has them among offsets."""
+"""The numbers that stand for both ends in the offsets of Spark's source."""
 _ANSWER_S_MAX: Final = 60.0
 _FIXED: Final = {
     "kafka.allow.auto.create.topics": "false",  # else a topic that was deleted comes back
@@ -45,8 +45,8 @@ class KafkaRead:
     """A read of a log in Kafka.
 
     given: the options of the format `metaq`, and properties for Kafka's Java client under their names after "kafka.".
-    config: the file of librdkafka's properties, which say how to connect.
-    Raises InvalidName, MisuseError for what cannot be read so.
+    config: the file of librdkafka's properties of the connection.
+    Raises InvalidName, and MisuseError for options that Kafka does not support.
     """
 
     def __init__(self, where: str, given: Mapping[str, str], *, config: Path | None, streaming: bool) -> None:
@@ -67,9 +67,9 @@ class KafkaRead:
         self._streaming = streaming
 
     def load(self, spark: SparkSession, schema: StructType | None) -> DataFrame:
-        """These columns of the messages (None: all). Which messages a batch has is fixed from now on.
+        """Return these columns of the messages (None: all). The messages of a batch are fixed from now on.
 
-        Raises StorageError where Spark has no source for Kafka; of a batch also what `open_log` and the planner raise.
+        Raises StorageError if Spark has no source for Kafka; for a batch also the errors of `open_log` and the planner.
         """
         if schema is None:
             schema = schema_of(include_headers=self._options.include_headers)
@@ -109,7 +109,9 @@ class KafkaRead:
         return found
 
     def _of_stream(self) -> dict[str, str]:
-        """Which topics, also those that come later, and where a new stream begins in those that are there."""
+        """Return options with a pattern for topics, which later ones may match, and the starting offsets in present
+        ones.
+        """
         start = self._options.start
         topics = {"subscribePattern": expression_of(self._options.topics, self._address.prefix)}
         if isinstance(start, Start) and start.kind in _ENDS:
@@ -126,7 +128,9 @@ class KafkaRead:
         return topics | {"startingOffsets": self._json(begins)}
 
     def _of_batch(self) -> dict[str, str]:
-        """Which messages, so that a DataFrame has the same ones each time it is used. Empty: none."""
+        """Return options with exact offsets, so that a DataFrame has the same messages at each use; empty for no
+        messages.
+        """
         with self._opened() as log:
             parts = [part for part in Planner(log, self._options).parts() if part.size > 0]
             begins = _kept(log, {part.queue: part.begin for part in parts})
@@ -156,7 +160,7 @@ class KafkaRead:
 
 
 def _kept(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
-    """Offsets of partitions for those of queues. Raises OffsetOutOfRange."""
+    """Return the offsets of partitions for offsets of queues. Raises OffsetOutOfRange."""
     found: dict[LogQueue, int] = {}
     for queue, place in log.partition_offsets(offsets).items():
         if isinstance(place, OffsetOutOfRange):
@@ -166,10 +170,11 @@ def _kept(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]
 
 
 def _begins(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
-    """Return the same for where a new stream begins, which may be outside of what is kept.
+    """Return the offsets of partitions at which a new stream begins; they may be outside of the kept ones.
 
-    Spark's source is told so, and reports the loss when it begins there. A stream with a checkpoint does not begin
-    there, and what has expired since does not concern it.
+    Spark's source is given them so that it reports the loss when it begins there. A stream with a checkpoint does not
+    begin
+    there, and later expiry does not concern it.
     """
     found: dict[LogQueue, int] = {}
     for queue, place in log.partition_offsets(offsets).items():
