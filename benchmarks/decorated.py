@@ -1,4 +1,4 @@
-"""What a decorated call costs beside the same transaction without a message, and beside an outbox row of one's own.
+"""The cost of a decorated call beside the same transaction without a message, and beside an outbox row of one's own.
 
 Claim (docs/performance.md): the main job, `@transactional_message` around a function that inserts one order, against
 the transaction alone; with a row in an outbox table in the same transaction; with that row and a process that relays
@@ -69,7 +69,7 @@ Turn = Callable[[str, float, "Taken"], None]
 
 @dataclass(slots=True)
 class Taken:
-    """What the turns of one kind took."""
+    """The time of the turns of one kind."""
 
     latencies_s: list[float] = field(default_factory=list)
     seconds: float = 0.0
@@ -94,7 +94,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything runs."""
+    """The databases and the broker of a run."""
 
     database: str
     broker: str
@@ -370,7 +370,7 @@ def compare(place: Place, callers: str, seconds: float, step: Callable[[], None]
 
 
 def figures(callers: str, taken: Mapping[str, Taken]) -> list[Figure]:
-    """What is printed, with the ratios to the outbox row."""
+    """Return the figures that are printed, with the ratios to the outbox row."""
 
     def rate(of: Taken) -> float:
         return len(of.latencies_s) / of.seconds

@@ -1,4 +1,4 @@
-"""What a handler that writes one row costs in the inbox's transaction, beside a transaction of its own.
+"""The cost of a handler that writes one row in the inbox's transaction, beside a transaction of its own.
 
 Claim (docs/performance.md): `@idempotent`, and a handler of an application that also sends in that transaction, against
 the same handler with a session of its own, and against one without a database. 16 handlers at once, on threads
@@ -46,7 +46,7 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where handlers run, and how many messages wait for each. database: an Engine or AsyncEngine."""
+    """The surroundings of handlers, and the messages that wait for each. database: an Engine or AsyncEngine."""
 
     broker: str
     database: Any
@@ -55,7 +55,7 @@ class Place:
 
 @dataclass(slots=True)
 class Taken:
-    """What the turns of one kind took."""
+    """The time of the turns of one kind."""
 
     messages: int = 0
     seconds: float = 0.0
@@ -230,7 +230,7 @@ def main() -> int:
 
 
 def is_exact(business: str, notify: str, expected: int) -> bool:
-    """Whether each kind that writes has as many rows as messages, and each message that was sent on is there."""
+    """Return True if each kind that writes has as many rows as messages, and each message that was sent on is there."""
     with psycopg.connect(business) as connection:
         rows: dict[str, int] = dict(connection.execute("select kind, count(*) from handled group by kind").fetchall())
     with psycopg.connect(notify) as connection:

@@ -1,4 +1,4 @@
-"""How many transactional sends (half message, then commit) per second, beside the same function called directly.
+"""Transactional sends (half message, then commit) per second, beside the same function called directly.
 
 Two references call the function on the same database in the same run: pgbench in batches of 200, beside 256 callers;
 and psycopg with one message a call, beside one caller, who also sends plain messages. Everything runs on this machine:
