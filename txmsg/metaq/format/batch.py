@@ -187,6 +187,7 @@ class FrameBatch:
         count = header.count
         buffers = payload_of(header, self.stored)
         offsets = pa.py_buffer(np.arange(header.base_offset, header.base_offset + count))
+        # Columns refer to the bytes of the frame, which they keep alive; only offsets and moments are made here.
         arrays = [pa.Array.from_buffers(_INT64, count, [None, offsets])]
         for name, kind, optional in _COLUMNS:
             found = buffers.get(name)
@@ -201,6 +202,7 @@ class FrameBatch:
         arrays += (_moments(born_at, count, 0) if born_at else stored_at, stored_at)
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         if self.skip or self.left:
+            # A slice refers to the same buffers: nothing is copied for a fetch that begins within a frame.
             batch = batch.slice(self.skip, len(self))
         return only(batch, wanted)
 
@@ -210,6 +212,7 @@ class FrameBatch:
         buffers = payload_of(header, self.stored)
         headers, ids = buffers.get("headers"), buffers.get("transaction_id")
         n, born_at, stored_at = buffers.get("n"), buffers.get("born_at_us"), buffers.get("stored_at_us")
+        # Times are checked once per frame, by least and greatest, so that messages need no check of their own.
         has_times = self._is_stored_well and (not born_at or _are_times(np.frombuffer(born_at[0], np.int64)))
         if not has_times and len(self) and (error := self.unreadable()) is not None:
             return self._up_to(error, wanted)
@@ -236,6 +239,8 @@ class FrameBatch:
 
     def _unpacked(self, values: Iterable[bytes]) -> Iterator[Mapping[str, str]]:
         for row, packed in enumerate(values):
+            # A message before the asked range is not parsed: if it cannot be read, that must not stop a reader which is
+            # past it.
             if row < self.skip:
                 yield _NO_HEADERS
                 continue
@@ -286,6 +291,8 @@ class FrameBatch:
         if not header.columns & FrameColumn.TRANSACTION_ID.value:
             return None
         size = len(transaction_id)
+        # Ids are the first column, so they are searched as bytes: 550 MB/s of a core in frames of 100 messages
+        # (decision 0073), without making any message.
         raw = memoryview(raw_of(header, self.stored))
         ids = bytes(raw[: size * header.count])
         at = ids.find(transaction_id, size * self.skip)
@@ -499,7 +506,10 @@ class _Frames:
             return ends, b""
         sizes = np.where(there, self._counts + 1, 0)
         of_frames = np.frombuffer(self._taken(4 * sizes), np.int32)
+        # Ends start with 0 in each frame. Their differences are lengths; the one across two frames is deleted, and a
+        # single sum over the rest gives the ends of the joined column.
         last = np.cumsum(sizes[there]) - 1
+        # Lengths stand where ends will: one array serves for both.
         ends[1:][np.repeat(there, self._counts)] = np.delete(np.diff(of_frames), last[:-1])
         np.cumsum(ends, out=ends)
         sizes[there] = of_frames[last]
@@ -509,6 +519,7 @@ class _Frames:
         """Return so many bytes of each frame, joined, and advance past them."""
         ends = self._at + sizes
         parts = zip(self._raw, self._at.tolist(), ends.tolist(), strict=False)
+        # Columns in a frame are padded to 8 bytes, so that Arrow can use them in place.
         self._at = (ends + 7) & ~7
         return b"".join([raw[begin:end] for raw, begin, end in parts])
 

@@ -234,6 +234,7 @@ def encode(columns: FrameColumns, compression: Compression = Compression.NONE) -
     Raises MessageTooLarge for more than fits a frame, InvalidMessage for times that no reader can show, ValueError for
     unequal lengths.
     """
+    # Least and greatest of a batch are enough: a check of each time would cost every message.
     for times in filter(None, (columns.stored_at_us, columns.born_at_us)):
         for us in (min(times), max(times)):
             if not is_time(us):
@@ -294,6 +295,7 @@ def _check_length(name: str, length: int, expected: int) -> None:
 
 
 def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
+    # Ends and bytes are in Arrow's own layout, so a reader hands them to it without converting a value.
     joined = b"".join(values)
     if len(joined) > FRAME_SIZE_BYTES_MAX:
         raise MessageTooLarge(f"{len(joined)} bytes in one batch: at most {FRAME_SIZE_BYTES_MAX} fit; send several")
@@ -313,6 +315,7 @@ def _payload(  # noqa: PLR0917 - what a payload is made of
     stored = raw
     if compression is not Compression.NONE:
         stored = pa.compress(raw, codec=CODECS[compression], asbytes=True)
+        # Small or random payloads grow when they are compressed: readers then get them without a copy.
         if len(stored) >= len(raw):
             compression, stored = Compression.NONE, raw
     if len(stored) > FRAME_SIZE_BYTES_MAX:
@@ -347,6 +350,8 @@ def pack(
             _PADDING[-len(topic) & 7],
         )
     )  # fmt: skip
+    # Only the header is joined: the payload was checksummed when it was encoded, outside the lock under which this
+    # runs.
     return b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked)), *payload.parts
 
 
@@ -379,6 +384,7 @@ def read_header(data: Buffer, at: int = 0) -> Header:
     start = HEADER_SIZE_BYTES + _padded(topic_size)
     if len(view) < start or topic_size > 127:
         raise BadFrame("the frame's header is cut off")
+    # Checked before any field is used: sizes of a damaged header could point anywhere.
     if crc32c(bytes(view[_CHECKED_FROM:start])) != header_crc:
         raise BadFrame("the frame's header does not match its checksum")
     try:
@@ -425,6 +431,7 @@ def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, Buffers]:
             at += _padded(width * count)
         else:
             ends = raw.slice(at, 4 * (count + 1))
+            # The last end is the size of the values: no length of its own is stored that could contradict it.
             (size,) = _CRC.unpack_from(ends_of, at + 4 * count)
             at += _padded(4 * (count + 1))
             buffers[name] = (ends, raw.slice(at, size))

@@ -33,6 +33,7 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQue
     """
     pools: dict[tuple[bool, tuple[Member, ...]], list[LogQueue]] = {}
     for queue in view.queues:
+        # Pools by the members that read a queue: a strategy may give any queue of a pool to any of its members.
         is_retry = queue.topic.startswith(RETRIES)
         readers = tuple(member for member in view.members if queue.topic in member.topics)
         if readers:
@@ -41,6 +42,8 @@ def wanted_by(member_id: str, view: GroupView, strategy: Strategy) -> set[LogQue
     wanted: set[LogQueue] = set()
     for (_, readers), queues in pools.items():
         given = strategy(queues, readers)
+        # A strategy is users' code. A queue given to two members would belong to the one that is faster, and one left
+        # out would never be read.
         _check(given, queues, readers)
         wanted.update(given.get(member_id, ()))
     return wanted

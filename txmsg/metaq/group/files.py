@@ -39,6 +39,8 @@ def locked(directory: Path) -> Iterator[None]:
     while True:
         fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # flock, as for members and queues: the kernel drops it with the process, so nothing expires and no clock
+            # decides that another process is dead (decision 0022).
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_at(fd, directory / "lock"):
                 continue  # the group was deleted, and perhaps created again, before the lock was ours
@@ -85,6 +87,7 @@ class MemberFile:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             told = {"topics": member.topics, "strategy": member.strategy, "zone": member.zone}
             os.write(self._fd, json.dumps(told).encode())
+            # The rename is last: other processes take a file without a lock for that of a dead member, and delete it.
             beside.rename(self._path)
         except BaseException:
             _unlock(self._fd)
@@ -124,6 +127,8 @@ def _member(path: Path) -> Member | None:
     except FileNotFoundError:
         return None
     try:
+        # The lock is free, so the member is dead. Shared, so that several checks at the same time do not take each
+        # other's lock for that of a living member.
         if _try_lock(fd, fcntl.LOCK_SH):
             path.unlink(missing_ok=True)
             return None
@@ -174,6 +179,7 @@ class OwnedQueue:
         found = _last_slot(path, os.pread(fd, _FILE_SIZE, 0))
         self._sequence = found[0] if found else 0
         self.offset = found[1] if found else None
+        # For display only: the lock decides who owns the queue.
         os.pwrite(fd, owner.encode().ljust(_OWNER_SIZE, b"\0")[:_OWNER_SIZE], _OWNER_AT)
 
     @classmethod
@@ -182,6 +188,8 @@ class OwnedQueue:
         make_private(path.parent, below=path.parents[2])
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            # The group may be deleted between the open and the lock, which would then be on a file without a name,
+            # while another member owns the queue by a new file.
             if _try_lock(fd, fcntl.LOCK_EX) and _is_at(fd, path):
                 return cls(path, fd, owner)
         except BaseException:
@@ -200,6 +208,8 @@ class OwnedQueue:
         """Store an offset; the one before stays until the new one is whole."""
         if offset == self.offset:
             return
+        # Two slots in turn and no sync: a torn write leaves the other slot. After a power cut an earlier offset counts,
+        # so messages are delivered again and none is skipped (decision 0022).
         sequence = self._sequence + 1
         slot = bytearray(_SLOT.pack(_MAGIC, 0, sequence, offset))
         slot[4:8] = crc32c(bytes(slot[8:])).to_bytes(4, "little")
@@ -227,6 +237,7 @@ def _last_slot(path: Path, data: bytes) -> tuple[int, int] | None:
             magic, crc, sequence, offset = _SLOT.unpack(slot)
             if magic == _MAGIC and crc == crc32c(slot[8:]):
                 whole.append((sequence, offset))
+    # Bytes without a whole slot are damage, not a new file: the begin of the group would deliver everything again.
     if not whole and any(data[:_OWNER_AT]):
         raise CorruptLog(f"the offset stored in {path} cannot be read: delete the file, then seek the group")
     return max(whole, default=None)
@@ -283,6 +294,7 @@ def _sought_file(directory: Path, queue: LogQueue) -> Path:
 def seek_to(directory: Path, queue: LogQueue, offset: int) -> None:
     """Ask the owner to continue at these offsets. Only while the group is locked."""
     path = _sought_file(directory, queue)
+    # A file per queue, because the owner may be another process, which looks for it at its next view.
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_whole(path, str(offset).encode())
 

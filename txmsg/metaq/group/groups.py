@@ -128,10 +128,12 @@ class LocalGroups:
         directory = self.directory / group
         if not directory.is_dir():
             make_private(directory, below=self.directory.parent)
+            # Synced, so that the begins written below survive a power cut together with their directory.
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         with locked(directory):
+            # Before the member's file: as soon as others see a member it gets queues, and may take them at once.
             self._store_begins(directory, topics, start)
             file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy, zone))
         member = LocalMember(self, group, member_id, file)
@@ -140,6 +142,8 @@ class LocalGroups:
 
     def _store_begins(self, directory: Path, topics: Collection[str], start: Start) -> None:
         """Fix the group's begins in topics that are new to it, for all queues that they have now."""
+        # Begins are fixed for all queues of a topic when the group first meets it. If each queue were placed when it is
+        # taken, one that is added a minute later would also start at its latest message, and skip some (decision 0022).
         begins = begins_in(directory)
         new = [topic for topic in topics if topic not in begins]
         if not new:
@@ -184,6 +188,8 @@ class LocalGroups:
         directory = self._known(group)
         with locked(directory):
             for queue, offset in offsets.items():
+                # The request is stored first: an owner follows it at its next view, and a process that dies here leaves
+                # it for the next owner.
                 seek_to(directory, queue, offset)
         for queue in offsets:  # those without an owner, which would do it
             _take_queue(directory, queue, "")
@@ -207,6 +213,8 @@ class LocalGroups:
         with locked(directory):
             if members := members_in(directory):
                 raise MisuseError(f"group {group} has {len(members)} members, such as {members[0].id}: stop them first")
+            # One rename ends the group for all processes at once. What a crash leaves of it begins with a dot, which
+            # `groups` does not list.
             directory.rename(gone)
         shutil.rmtree(gone)
 
@@ -236,6 +244,7 @@ class LocalMember:
     def view(self) -> GroupView:
         self._require_member()
         if not self._file.is_there():
+            # A lock on a deleted file protects nothing: another member may own the same queue by a new file.
             self._drop()
             raise MembershipLost(
                 f"the files of group {self.group} were removed while member {self.id} ran: it owns no queues any "
@@ -262,6 +271,7 @@ class LocalMember:
                 self._owned[queue] = owned
                 if owned.offset is None:
                     new.append(queue)
+        # Nearly always every queue has a stored offset, and the file is not read.
         begins = begins_in(self._directory) if new else {}
         for queue in new:
             self._store_begin(queue, begins.get(queue.topic, {}).get(queue.queue))
@@ -297,6 +307,8 @@ class LocalMember:
         self.store(offsets)
         with locked(self._directory):
             for queue, offset in offsets.items():
+                # Stored before the request is deleted: a crash in between repeats the seek. A later request, with
+                # another offset, stays.
                 if offset_sought(self._directory, queue) == offset:
                     forget_sought(self._directory, queue)
 
@@ -360,6 +372,8 @@ def _take_queue(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | No
         return None
     try:
         with locked(directory):
+            # The queue's lock is held, and was taken without waiting; the group's comes second, as in `seek_done`, so
+            # no two processes wait for each other.
             sought = offset_sought(directory, queue)
             if sought is not None:
                 owned.store(sought)

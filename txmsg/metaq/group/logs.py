@@ -61,6 +61,8 @@ class GroupLogs:
             raise UnknownGroup(
                 f"group {root.parent.name} is unknown to this log: it is created when its first member joins"
             )
+        # Opened for each append, because any process of the group may be the writer. That costs some syncs per group of
+        # failures (decision 0022). The turn is waited for; the log's own lock would refuse at once.
         with turn(root.with_suffix(".lock")), Log(root, self._config) as log:
             bases = log.append(appends)
             _delete_handled(root, appends[0].topic, log)
@@ -74,6 +76,7 @@ def _delete_handled(root: Path, topic: str, log: Log) -> None:
         return
     end = needed = log.reader.commit_log.end_position()
     for number in queues_of_topic(root, topic):
+        # By the group's own offsets, not by age: a message whose turn has not come stays, however long it waits.
         offset = offset_in(queue_file(root.parent, LogQueue(topic, number))) or 0
         cell = Cells(queue_directory(root, topic, number)).first(_end_of, offset + 1)
         if cell is not None:

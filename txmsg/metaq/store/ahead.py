@@ -57,6 +57,7 @@ class AheadFile:
         self._named.update(queues)
 
     def _begun(self) -> int:
+        # Names of an earlier run are dropped: `pass_over_doubt` has dealt with them when the log was opened.
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, _line(_BOOT + _boot_id()))
@@ -73,6 +74,8 @@ class AheadFile:
             return
         try:
             with self._path.open("r+b") as file:  # in place: it needs no room
+                # This breaks the checksum of the first line, which names the boot. Without that line the file counts as
+                # one of an earlier boot, and all its queues are in doubt.
                 file.write(b"?")
         except OSError as exc:
             _log.error(
@@ -105,6 +108,7 @@ def queues_in_doubt(root: Path) -> list[QueueKey]:
     except FileNotFoundError:
         return []
     texts = [text for line in lines if (text := _text(line)) is not None]
+    # The same boot: at most the process was killed, and the kernel kept its writes (decision 0035).
     if texts[:1] == [_BOOT + _boot_id()]:
         return []
     queues: dict[QueueKey, None] = {}

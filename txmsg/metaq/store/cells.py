@@ -135,6 +135,7 @@ class CellFile(Sequence[Cell]):
 
     def read(self, start: int, count: int) -> list[Cell]:
         """Return at most this many cells from this one on; fewer at the file's end."""
+        # A crash, or a write under way, may leave a part of a cell at the end: it is left out.
         data = os.pread(self._fd, count * CELL_SIZE_BYTES, start * CELL_SIZE_BYTES)
         return [
             Cell._make(fields) for fields in _CELL.iter_unpack(data[: len(data) // CELL_SIZE_BYTES * CELL_SIZE_BYTES])
@@ -177,6 +178,7 @@ class Cells:
         return while_cut(self._last)
 
     def _last(self) -> Cell | None:
+        # The last file may be empty: it marks where the queue continues.
         for base in reversed(self.files()):
             with self.open(base) as cells:
                 if len(cells):
@@ -207,6 +209,8 @@ class Cells:
 
 def while_cut(look: Callable[[], T]) -> T:
     """Return the result of a look-up, repeated if the writer has cut the queue meanwhile."""
+    # The writer deletes and truncates files without a lock that readers would have to take. A few looks meet a moment
+    # between two cuts; the last one raises its error.
     for _ in range(_LOOKS_MAX):
         try:
             return look()

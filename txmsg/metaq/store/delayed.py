@@ -157,6 +157,8 @@ class DelayedReader:
             except OffsetsMissing as exc:
                 _log.error("log.delayed_again", "delayed messages of the log %(log)s may come twice: %(error)s",
                            log=self.log.root, error=exc)  # fmt: skip
+                # A repair has removed the last notes. An earlier one counts, so messages moved since arrive twice
+                # rather than never (decision 0080).
                 end = exc.begin
             else:
                 return MoveNote.unpack(last.body)
@@ -260,6 +262,8 @@ def delayed_from(
         if size_bytes < 0:
             following = number
             break
+        # Bounded by what is read, not by what is shown: a list in which little may be shown must not read everything in
+        # one call.
         size_bytes -= payload.size_bytes
         if number not in recalled and note.leaves((due_us, number)) and shows(topic):
             found.append(WaitingSend(due_us, number, topic, queue, payload.count))

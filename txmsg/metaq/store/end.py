@@ -104,6 +104,8 @@ class LogEnd:
             ) from self.writer.failed
         if self.is_closed:
             raise MisuseError(f"the log {self.root} is closed: open it again")
+        # Cells that found no room are tried before each append: until they are written, readers see neither them nor
+        # what follows.
         if self._unseen is not None:
             self.write_cells(self.writer.synced)
         if self._unseen is not None:
@@ -118,6 +120,7 @@ class LogEnd:
         """Write frames to the end of the log: all of them, into one file, or none."""
         parts, placed, size = self.foreseen(appends)
         if not self.writer.room(size):
+            # `roll` syncs everything, so it can be published now instead of with the next sync.
             self.writer.roll()
             self.write_cells(self.writer.synced)
             self._on_rolled()
@@ -132,6 +135,8 @@ class LogEnd:
         """
         parts: list[Buffer] = []
         placed: list[Placed] = []
+        # Ends are only foreseen here; `note` moves them after the write, so a failed write leaves the queues as they
+        # were.
         ends: dict[QueueEnd, int] = {}
         position = self.writer.end
         for topic, number, payload, base_offset, *_ in appends:
@@ -144,6 +149,8 @@ class LogEnd:
                         "appended"
                     )
                 at = base_offset
+            # Each frame says up to where the log was on disk when it was made. By that a recovery tells damage, which
+            # was acknowledged, from the torn end of a crash, which was not.
             frame = pack(
                 payload,
                 queue.name,
@@ -191,6 +198,8 @@ class LogEnd:
     def pass_over_doubt(self, now_us: int) -> None:
         """Mark offsets as missing that may have been assigned before a power cut lost their messages."""
         if queues := queues_in_doubt(self.root):
+            # The recovered end plus the bound is above every offset that was ever visible, so no mark per queue has to
+            # be reserved, written and renewed (decision 0035).
             ends = [self.queues.of(*queue).end + AHEAD_MAX for queue in queues]
             self.note(
                 self.place(
@@ -209,6 +218,7 @@ class LogEnd:
                 queues=len(queues),
                 offsets=AHEAD_MAX,
             )
+        # Only when the marks are on disk. A crash before that repeats them, which costs offsets and loses nothing.
         forget_doubt(self.root)
 
     def cut(self, topic: str, queue: int, begin: int, payloads: Sequence[Payload]) -> None:
@@ -217,16 +227,20 @@ class LogEnd:
         Needs `alone`.
         """
         end = self.queues.of(topic, queue)
+        # Frames are packed for the queue's end, so it moves first, and back if nothing was written.
         end_before, end.end = end.end, begin
         try:
             placed = self.place([Append(topic, queue, payload) for payload in payloads])
         except StorageError:
             end.end = end_before
             raise
+        # The mark is on disk before cells are dropped: after a crash in between, recovery drops them by it. Cells that
+        # end too early without a mark would be damage.
         self.writer.sync()
         try:
             end.cut(self.queues.files, begin)
         except OSError as exc:
+            # Cells that are dropped in part contradict the frames. Opening the log again makes them from the frames.
             self.writer.fail(f"cells of topic {topic} queue {queue} cannot be cut: {exc.strerror}; open it again")
             raise
         self.note(placed)
@@ -244,8 +258,10 @@ class LogEnd:
                 f"frames at position {headers[0].position} of file {first} came, where {writer.end} of file "
                 f"{writer.first} is expected"
             )
+        # The identity first, so that `log.json` is never behind the frames.
         if headers[-1].generation > self.identity.generation:
             self.begin_generation(headers[-1].generation)
+        # No offsets count as ahead of the disk: a copy publishes frames only after the sync below.
         writer.append([frames], 0)
         writer.sync()
         for header in headers:
@@ -267,6 +283,8 @@ class LogEnd:
         retries.
         """
         try:
+            # A full disk must not fail an append whose frames are on disk: its cells wait in memory, and after a crash
+            # recovery makes them from the frames.
             self.queues.write(up_to, only)
             self._unseen = None
         except OSError as exc:
@@ -281,6 +299,8 @@ class LogEnd:
 
     def sync(self, position: int) -> None:
         """Return when everything before this position is on disk and visible to readers. Without `lock`."""
+        # `_syncing` before `lock`, as in `alone`. The fdatasync runs without `lock`, so appends continue meanwhile, and
+        # the next caller syncs all of them at once.
         with self._syncing:  # a second caller finds its work done by the first
             if self.writer.synced < position:
                 if self.writer.failed is not None:

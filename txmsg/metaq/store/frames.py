@@ -12,6 +12,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
     """Return the headers of whole frames from `start` on. Raises DamagedFrame at the first damaged one."""
     firsts = log.files()
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):  # none at all in a new log
+        # A frame never spans two files, so each file is read for itself.
         position = max(first, start)
         while position < file_end:
             try:
@@ -60,6 +61,8 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
     for first, file_end in zip(firsts, [*firsts[1:], end], strict=False):
         start = max(first, position + 1)
         while header := next_frame(log, log_id, start, file_end):
+            # The later frame was written when this position was on disk, so it may have been acknowledged: that is
+            # damage, and cutting it off would lose messages silently.
             if header.synced > position:
                 return False
             start = header.end
@@ -72,5 +75,6 @@ def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Heade
         try:
             return whole_frame(log, log_id, start, end)
         except BadFrame:
+            # A payload can contain the magic bytes: the search continues one byte behind a false hit.
             start += 1
     return None

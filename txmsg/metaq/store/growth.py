@@ -42,6 +42,8 @@ class Growth:
         now = time.monotonic()
         deadline, call_at, settled_at, pause_s = now + wait_s, now + _CALL_ANYWAY_S, 0.0, _LOOK_S_MIN
         while not result and now < deadline and not self._closed.wait(min(pause_s, deadline - now)):
+            # From 1 ms to 25 ms: a waiting fetch costs 0.5 % of a core, and a message after a pause is handled 15 ms
+            # later in the median (decision 0022).
             pause_s = min(2 * pause_s, _LOOK_S_MAX)
             now = time.monotonic()
             if (end := self._last_file()) != seen:

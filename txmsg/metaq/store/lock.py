@@ -70,6 +70,8 @@ class WriteLock:
                 f"the log {root} cannot be written: {refusal_text(exc, root)}; reading needs no write permission"
             ) from exc
         try:
+            # flock, not a file with a process id: the kernel drops it with the process, so a killed writer leaves
+            # nothing stale.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             holder = os.read(self._fd, 20).decode("ascii", "replace").strip() or "?"

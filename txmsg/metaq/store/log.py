@@ -57,6 +57,7 @@ class Log:
         self.follows = follows
         self.config = config or LogConfig()
         self._clock = clock
+        # The lock first: opening repairs and cuts files, which only the single writer may do.
         self._write_lock = WriteLock(self.root)
         with ExitStack() as opened:
             opened.callback(self._write_lock.release)
@@ -78,8 +79,12 @@ class Log:
             )
             try:
                 if not follows:
+                    # Before the first append, or an offset that a reader saw before a power cut would be given to
+                    # another message (decision 0035). A copy leaves this to its promotion: its leader assigns the
+                    # offsets.
                     self._end.pass_over_doubt(int(clock() * 1e6))
             except BaseException:
+                # The file `ahead` stays, so that the next writer marks these offsets.
                 self._end.close(is_whole=False)
                 raise
             self._opened = opened.pop_all()
@@ -152,6 +157,8 @@ class Log:
                 appends = [self.waiting(append) for append in appends]
             own = {(append.topic, append.queue) for append in appends if not append.is_mirrored}
             timed = {(append.topic, append.queue) for append in appends if not self._is_synchronous(append.topic)}
+            # A name must be on disk before a reader can see an early message of its queue. Mirrored queues are not
+            # named: their producer appends the same messages again, under the same offsets.
             end.name_early(own & timed)
             placed = end.place(appends)
             end.note(placed)
@@ -161,10 +168,13 @@ class Log:
             early = [queue for queue, _, _ in placed if (queue.topic, queue.queue) in timed] if may_be_early else []
             if early:
                 end.write_cells(writer.end, early)
+            # A timed topic waits, too, once the bound is reached: the sync is what makes room below it.
             is_waited_for = len(early) < len(placed) and (flush is not Flush.TIMED or not may_be_early)
+            # The disk is waited for without `lock` (`end.sync`): appends that come meanwhile share the next fdatasync.
             position = writer.end if is_waited_for or flush is Flush.SYNC else 0
         if position:
             end.sync(position)
+        # After the sync: the mover is a reader like others, and sees only published entries.
         if any(append.topic == DELAYED for append in appends):
             self.moving.wake()
         return [cell.base_offset for _, cell, _ in placed]
@@ -200,6 +210,8 @@ class Log:
         with end.lock:
             self.require_leader()
             end.require_usable()
+            # One write, with the note in front of its batches. A crash can leave a note without its batches, which the
+            # mover looks for when the log is opened, but no batch without its note (decision 0080).
             end.note(end.place([Append(*note(end.bases(appends))), *appends]))
             end.own.update((batch.topic, batch.queue) for batch in batches)
 
@@ -251,6 +263,7 @@ class Log:
         that would have to be kept in part is damaged.
         """
         self._write_lock.require()
+        # Both locks: neither an append nor a sync may run while cells are dropped and written again.
         with self._end.alone():
             self.require_leader()
             self._end.settle()
@@ -305,6 +318,8 @@ class Log:
                     f"generation {generation} of the log {self.root} is not after its own, {self.identity.generation}: "
                     "it was not fenced"
                 )
+            # What was accepted so far is on disk before the fence: the copy takes everything up to the returned
+            # position, so a promotion loses nothing that was acknowledged.
             self._end.settle()
             fence = GenerationFence(generation, copy_id)
             write_fence(self.root, fence)
@@ -326,8 +341,11 @@ class Log:
         assert self.follows
         self._write_lock.require()
         with self._end.lock:
+            # A log that led before may have been superseded by a generation of which it has no frames yet: its own must
+            # be later than both.
             superseded = self._fenced.generation if self._fenced else 0
             self._end.begin_generation(max(self.identity.generation, superseded) + 1)
+            # After the generation: a crash in between leaves a copy, which can be promoted again.
             forget_copy(self.root)
             return self.identity.generation
 
@@ -399,10 +417,13 @@ class Log:
         """Flush everything and let another process write, even if the disk fails. Closing twice is fine."""
         if self._end.is_closed or self.is_copy:
             return
+        # In this order: the mover and upkeep append and sync, so they end before the end of the log is closed.
         self.moving.stop()
         self._end.is_closed = True
         self._upkeep.stop()
         self._indexer.stop()
+        # Callbacks run in reverse order, after an error as well: the end is closed, then the files of cells, and the
+        # write lock is released last, when this process writes nothing any more.
         with self._opened as opened:
             opened.callback(self._end.close, is_whole=not self.follows)
             if self._writer.failed is None:

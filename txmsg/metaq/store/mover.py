@@ -56,6 +56,8 @@ class Mover:
         self._append = append
         self._sync = sync
         self._queue_of = queue_of
+        # Held while entries are moved or recalled, so that none is both. It is taken before the log's lock, inside
+        # `append`.
         self._lock = threading.Lock()
         self._reader: DelayedReader | None = None
         self._heap: list[_Due] = []
@@ -103,6 +105,7 @@ class Mover:
 
     def _recall(self, topic: str, number: int, now_us: int) -> None:
         reader = self._reader or self._recover(now_us)
+        # The number may be that of an entry which was not read yet.
         while self._take_in(reader):
             pass
         entry = self._waiting(reader, topic, number)
@@ -135,6 +138,7 @@ class Mover:
         if reader is None:
             reader = self._recover(now_us)
         elif self._has_later and now_us >= self._window_end_us - _MARGIN_US:
+            # A minute before the window ends, so that an entry due right after it is not late by the time of reading.
             self._look_ahead(reader, now_us)
         now_us = max(now_us, self._turn[0])  # a clock that was set back: notes say that all up to there is moved
         grown: set[tuple[str, int]] = set()
@@ -163,6 +167,7 @@ class Mover:
         reader = self._reader = DelayedReader(LogReader(self._root))
         try:
             note = reader.last_note()
+            # Only batches of the last note can be missing: a move is synced before the next one begins.
             again = {move.entry for move in note.moves if not self._is_there(reader, move)}
             self._recalled = set(reader.recalled(note.first))
             self._window_end_us = now_us + _WINDOW_US
@@ -180,6 +185,7 @@ class Mover:
         kept, self._heap, self._has_later = self._heap, [], False
         known = {number for _, number, _ in kept}
         try:
+            # Entries due before the old window's end were moved, or are in the old heap; only later ones are new.
             self._read_waiting(reader, lambda turn: turn[0] >= since_us or turn[1] in known)
         except BaseException:
             self._heap, self._has_later, self._window_end_us = kept, True, since_us
@@ -240,6 +246,7 @@ class Mover:
                     break
                 due.append(heappop(self._heap))
                 size_bytes += due[-1][2]
+            # `max`: entries that came after their time are moved late, and must not set the progress back.
             turn = max(self._turn, due[-1][:2])
             found = dict(_entries(reader, due))
             numbers = [number for _, number, _ in due if number in found]
@@ -253,6 +260,7 @@ class Mover:
             self._append(batches, note)
         except BaseException:
             for undone in due:
+                # Nothing was appended, so they wait again, and a later run moves them.
                 heappush(self._heap, undone)
             raise
         self._turn = turn

@@ -45,6 +45,7 @@ class Moving:
         self._due.set()
         with self._starting:
             if self._thread is None and not self._is_stopped:
+                # Made by the first entry: most logs never have a delayed message.
                 self._thread = threading.Thread(target=self._run, name="txmsg-metaq-delayed", daemon=True)
                 self._thread.start()
 
@@ -59,6 +60,7 @@ class Moving:
     def _run(self) -> None:
         trouble = ""
         while not self._is_stopped:
+            # Cleared before the run: an entry that arrives during it sets the event again.
             self._due.clear()
             wait_s = _LOOK_S_MAX
             try:

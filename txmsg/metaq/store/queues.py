@@ -85,6 +85,7 @@ class OpenFiles:
     def _open(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
+            # The directory is nearly always there, so it is not looked for before each file.
             fd = os.open(path, flags, 0o600)
         except FileNotFoundError:
             cells = Path(path)
@@ -116,6 +117,7 @@ class OpenFiles:
 def _open_files_max(wanted: int) -> int:
     import resource
 
+    # The soft limit, often 1,024, is raised as well: ten thousand queues need more.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return max(64, min(wanted, hard - _OPEN_FILES_SPARED))
@@ -144,6 +146,7 @@ def sync_files(root: Path, unsynced: Unsynced) -> None:
             os.close(fd)
     directories = {Path(name) for name in unsynced.directories}
     if directories:
+        # A new queue may have new parents: the name at each level must be on disk for the file to be found.
         directories |= {*(directory.parent for directory in directories), root / "queues", root}
     for directory in directories:
         if directory.is_dir():
@@ -175,6 +178,8 @@ class QueueEnd:
         if cell.last_stored_at_us >= self.last_stored_at_us:
             self.last_stored_at_us = cell.last_stored_at_us
         else:
+            # Readers bisect cells by time, so times must rise: a batch of a slower clock gets the time of the cell
+            # before.
             cell = cell._replace(last_stored_at_us=self.last_stored_at_us)
         self.waiting.append(cell)
         self.end, self.is_new = end, False
@@ -249,6 +254,7 @@ class Queues:
         if not 0 <= queue < QUEUES_MAX:
             raise MisuseError(f"queue {queue} of topic {topic!r}: 0 to {QUEUES_MAX - 1} are allowed")
         directory = queue_directory(self._root, topic, queue)
+        # This drops the half cell that a crash may have left, and nothing else: no frame has this position.
         file, count, last = _drop_cells(self.files, directory, _position, _NOWHERE)
         end = QueueEnd(
             topic=topic,
@@ -297,6 +303,7 @@ class Queues:
             queue, directory = self.reader.queue(topic, number), queue_directory(self._root, topic, number)
             if is_synchronous and is_synchronous(topic):
                 last = Cells(directory).last()
+                # Only a whole cell of this queue is evidence for what was on disk.
                 if last is not None and last.is_whole(seed_of(self.reader.log_id, topic, number)):
                     on_disk = max(on_disk, last.position + last.size_bytes)
             _drop_cells(self.files, directory, _position, position)
@@ -304,6 +311,8 @@ class Queues:
                 try:
                     self.known_ends[topic, number] = queue.end_offset()
                 except CorruptLog:
+                    # Frames may still tell its end; otherwise recovery refuses the log, or an offset could be given
+                    # twice.
                     self.known_ends[topic, number] = _UNKNOWN
         return on_disk
 
@@ -316,6 +325,8 @@ class Queues:
 
 def mark_end(directory: Path, end: int) -> None:
     """Record where a queue with no messages kept continues: an empty file of cells."""
+    # The mark is an empty file whose name is the offset: it needs no second format, and bisecting files by their names
+    # finds it like any other.
     make_private(directory, below=directory.parents[2])
     remove_cells(directory)
     cells_file(directory, end).touch(0o600)

@@ -62,6 +62,7 @@ class LogReader:
             found = (self.root / "checkpoint").stat()
         except FileNotFoundError:
             return None
+        # A stat instead of a read: the writer replaces the file as a whole, so its inode or time changes.
         mark = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._checkpoint is None or self._checkpoint[0] != mark:
             self._checkpoint = mark, checkpoint_of(self.root, self.log_id)
@@ -181,6 +182,7 @@ class QueueReader:
         """Return the same for a queue that has nothing from this position on; None: it has, or was never
         appended to.
         """
+        # In this order: a checkpoint is never ahead of its cells, but cells read before it may be behind it.
         known, last = self._log.checkpoint(), self._cells.last()
         if (last is None and self.is_new()) or (last is not None and last.position >= position):
             return None
@@ -193,6 +195,8 @@ class QueueReader:
 
     def _require_end(self, end: int, known: Checkpoint | None) -> None:
         """Raise CorruptLog for a queue that ended higher, and was not cut since: its cells are lost."""
+        # The checkpoint was written after its cells were on disk, so a queue that ends before it has lost cells, unless
+        # a later frame has cut it.
         expected = known.ends.get((self.topic, self.number), 0) if known else 0
         if known and end < expected and not self._is_cut_since(known.position):
             raise CorruptLog(
@@ -342,6 +346,7 @@ class QueueReader:
             if cell.count:
                 batches.append(batch)
                 offset = cell.base_offset + cell.count
+            # A reader that continues where it ended needs no search through the files of cells.
             self._next = (offset, base, place)
         return batches
 
@@ -358,6 +363,7 @@ class QueueReader:
             if cells:
                 with self._cells.open(base) as file:
                     cells = file.read(place, _CELLS_READ_AT_ONCE)
+            # Only a full file has a successor, so the end of a partly filled one is the end of the queue.
             elif place < CELLS_PER_FILE_MAX or (following := self._cells.following(base)) is None:
                 return
             else:
@@ -402,6 +408,7 @@ class QueueReader:
             return None
         if place >= 0:
             self._whole(cells[0])
+            # The end is computed for the last frame only: for a hole it costs a read of the frame.
             is_last = base == bases[-1] and len(cells) == 1
             if is_last and offset >= (end := self._end_of(cells[0])):
                 if offset == end:
@@ -474,6 +481,7 @@ class QueueReader:
         except BadFrame as exc:
             raise self._damaged(cell, str(exc)) from exc
         if (
+            # A cell can outlive its frame: a crash cuts the log, and another frame takes the position.
             header.header_crc == cell.header_crc
             and header.base_offset == cell.base_offset
             and header.position == cell.position

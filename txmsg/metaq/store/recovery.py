@@ -75,13 +75,18 @@ class _Recovery:
         begin = log.begin_position()
         start = max(begin, known.position if known else 0)
         end = self._end_of_files(log, start)
+        # Before anything is concluded from the files: what a killed writer wrote can be read, and may not be on disk
+        # yet.
         _sync_from(directory, start)
+        # Cells of synchronous topics are written after the fdatasync, so the furthest of them proves how much was on
+        # disk.
         self._on_disk = self._queues.drop_from(start, self._is_synchronous)
         self._forget_marks()
         if known is None or self._queues.known_ends != known.ends:
             self._from_begin, start = True, begin  # cells were damaged, or taken away: frames tell
             self._queues.drop_from(start)
         end = self._read(log, start, end)
+        # All checks come before the cut: a log that is refused keeps its frames for `txmsg metaq check`.
         self._require_ends()
         _cut(directory, end)
         self._write_cells(end)
@@ -125,9 +130,11 @@ class _Recovery:
         try:
             for number, header in enumerate(frames(log, self._log_id, start, end)):
                 self._replay(header, log)
+                # Written in between, so that a log without a checkpoint does not hold all its cells in memory.
                 if number % _CELLS_HELD_MAX == _CELLS_HELD_MAX - 1:
                     self._write_cells(header.end)
         except DamagedFrame as exc:
+            # Frames of a copy carry the `synced` of its leader, which says nothing about this disk.
             is_torn = self._follows or torn_end(log, self._log_id, exc.position, end)
             if exc.position < self._on_disk or not is_torn:
                 raise self._damaged(f"{exc}, and it had been on disk") from exc
@@ -185,6 +192,7 @@ def _sync_from(directory: Path, position: int) -> None:
 
 def _cut(directory: Path, end: int) -> None:
     firsts = files_of(directory, ".log")
+    # From the last file back: a crash in between leaves files that follow each other.
     for first in reversed(firsts):
         path = log_file(directory, first)
         if first >= end and first != firsts[0]:

@@ -30,6 +30,7 @@ def refill(reader: LogReader, topic: str, number: int, base_offset: int, payload
             f"offsets {base_offset} to {base_offset + payload.count - 1} of topic {topic} queue {number} are not a "
             f"whole hole: one is from {header.base_offset} to {end - 1}; nothing was changed"
         )
+    # `synced` and generation are the hole's: a frame in the middle must not claim more than was true at its position.
     frame = pack(
         payload, topic.encode(), number, base_offset, position=header.position, log_id=header.log_id,
         synced=header.synced, generation=header.generation,

@@ -35,17 +35,23 @@ def delete_old_files(
         if kept_from is not None and following > kept_from:
             break
         path = log_file(directory, first)
+        # Age is that of the file's last write, not of messages: one message from the future would keep the file, one
+        # from the past would lose it (decision 0021).
         too_much = size_bytes_max is not None and size > size_bytes_max
         if not too_much and not _is_let_go(root, first, following, keep_s, now - path.stat().st_mtime):
             break
         size -= following - first
         deleted.append(first)
     if deleted:
+        # Before the first file goes: a missing file is damage unless the checkpoint says that the log begins behind it.
+        # The oldest file goes first, so a crash leaves files that follow each other.
         note(firsts[len(deleted)])
         for first in deleted:
             log_file(directory, first).unlink(missing_ok=True)
             keys_file(root, first).unlink(missing_ok=True)
         sync_directory(directory)
+        # After the frames: cells without frames are out of range for readers, which is what retention means. Frames
+        # without cells would be lost while they are still kept.
         _delete_cells(root, firsts[len(deleted)])
     return deleted
 

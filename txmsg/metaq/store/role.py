@@ -47,6 +47,8 @@ def write_copy(root: Path, copy: CopyOf) -> None:
 
 def forget_copy(root: Path) -> None:
     """Make the log lead from now on."""
+    # The fence first: a crash in between leaves a copy, which can be promoted again. The other way round it would be a
+    # leader that refuses every append.
     _remove(root / _FENCE)
     _remove(root / _COPY)
 

@@ -44,6 +44,8 @@ def write_whole(path: Path, data: bytes) -> None:
     """Replace a file so that after a power cut it is the old one or the new one. Raises StorageError."""
     beside = path.with_name(path.name + ".new")
     try:
+        # Contents, then name, then directory, each on disk before the next: in another order a power cut could leave
+        # the name with an empty file.
         with open(beside, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(data)
             file.flush()
@@ -88,6 +90,7 @@ def identity_of(root: Path, *, create: bool) -> LogIdentity:
     Raises CorruptLog for another version, or if it is missing or damaged.
     """
     path = root / "log.json"
+    # Only in a directory without frames: under a new id every existing frame would be one of another log.
     if create and not path.exists() and not files_of(root / "commitlog", ".log"):
         identity = LogIdentity(secrets.randbits(63))
         write_identity(root, identity)
@@ -115,6 +118,7 @@ def checkpoint_of(root: Path, log_id: int) -> Checkpoint | None:
             return None
         ends = {(topic, int(queue)): end for topic, of in found["ends"].items() for queue, end in of.items()}
         return Checkpoint(found["position"], found["begin"], ends)
+    # A damaged checkpoint counts as none: everything is read, which is slow and always right.
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -134,6 +134,9 @@ class TopicSettingsStore:
             before, topics = self._topics, {**self._topics, topic: settings}
             if settings.flush is Flush.SYNC:
                 try:
+                    # From now on appends wait for the disk. The checkpoint covers the cells of earlier timed appends
+                    # before the file says that the topic is synchronous: recovery takes cells of a synchronous topic
+                    # for proof.
                     self._topics = topics
                     checkpoint()
                     write_topics(self._root, topics)

@@ -94,18 +94,23 @@ class Upkeep:
         end = self._end
         queues, files = end.queues, end.queues.files
         with end.lock:
+            # Position and ends are one snapshot under `lock`. It becomes durable without the lock, frames before cells,
+            # so appends continue meanwhile.
             checkpoint = Checkpoint(end.writer.end, begin, queues.ends())
         end.sync(checkpoint.position)
         with end.lock:
             if queues.complete_up_to(checkpoint.position) < checkpoint.position:
                 return False
+            # Swapped under `lock`: cells that are written from now on belong to the next checkpoint.
             unsynced, files.unsynced = files.unsynced, Unsynced()
         try:
             sync_files(end.root, unsynced)
         except OSError as exc:
             with end.lock:
+                # Put back, or the next checkpoint would promise cells that were never synced.
                 files.unsynced.add(unsynced)
             raise StorageError(f"the cells of {end.root} cannot be synced: {refusal_text(exc, end.root)}") from exc
+        # Last: the checkpoint promises that all cells before its position are on disk.
         write_checkpoint(end.root, end.identity.log_id, checkpoint)
         return True
 
