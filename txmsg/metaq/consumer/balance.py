@@ -126,6 +126,7 @@ class Balance:
         assert self._member is not None
         self._tell_strategies(view)
         wanted = wanted_by(self._member.id, view, self._strategy)
+        # In a task of its own: a slow handler delays the release of its own queue only (decision 0022).
         for queue in self.lanes.keys() - wanted - self._moving.keys():
             self._moving[queue] = asyncio.create_task(self._logged(self._release, self.lanes[queue]))
         if free := sorted(wanted - self.lanes.keys()):
@@ -162,7 +163,7 @@ class Balance:
                 strategies=", ".join(strategies),
             )
 
-    # ---- lanes that are given back, or go on elsewhere
+    # ---- lanes that are released, or continue elsewhere
 
     def _move(self, view: GroupView) -> None:
         for queue, offset in view.sought.items():
@@ -193,6 +194,7 @@ class Balance:
 
     async def _release(self, lane: Lane) -> None:
         async with _stopped(self, lane):
+            # Only now, when its handler has ended: the next owner may begin at once.
             await self._ask_member(lambda member: member.release({lane.queue: lane.offset}))
             del self.lanes[lane.queue]
             _log.info(
@@ -237,6 +239,7 @@ class Balance:
         lanes = list(self.lanes.values())  # one that was being given back may go meanwhile
         for lane in lanes:
             lane.is_stopping = True
+        # Handlers that still run are waited for: joining again at once could hand the same queue to this process twice.
         for lane in lanes:
             await lane.idle.wait()
         self.lanes.clear()
@@ -264,6 +267,7 @@ class Balance:
                     await asyncio.wait(self._moving.values())
         for task in list(self._moving.values()):
             task.cancel()
+        # A join that is under way on the member's thread sees this at its end, and leaves at once.
         self._has_left = True
         if self._member is not None:
             offsets = {lane.queue: lane.position for lane in self.lanes.values()}

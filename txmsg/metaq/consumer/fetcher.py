@@ -61,6 +61,7 @@ class Fetcher:
         self.has_waited = False
         if not wanted:
             return []
+        # It waits only if every lane can be fetched: otherwise a lane that gets room would wait for messages of others.
         self.has_waited = len(wanted) == sum(not lane.is_paused and lane.error is None for lane in self._lanes.values())
         checked = {
             queue for queue, offset in wanted.items() if self._are_polled or self._lanes[queue].unreadable_at == offset
@@ -71,6 +72,8 @@ class Fetcher:
         ready: list[Lane] = []
         for result in fetched:
             lane = self._lanes.get(result.queue)
+            # The fetch ran on a thread, and the loop may have moved lanes meanwhile: what was fetched for another
+            # offset is dropped.
             if lane is None or lane.fetch_offset != wanted[result.queue] or lane.is_stopping:
                 continue  # given back, or moved, meanwhile
             if result.error is not None:
@@ -97,6 +100,7 @@ class Fetcher:
         lanes = [lane for lane in self._lanes.values() if self._has_room(lane)]
         if not lanes or room_bytes <= 0:
             return {}, 0
+        # The log fills the size in the given order, so another lane is first each time, and none starves.
         self._turn = (self._turn + 1) % len(lanes)
         turned = lanes[self._turn :] + lanes[: self._turn]
         return {lane.queue: lane.fetch_offset for lane in turned}, min(room_bytes, _FETCH_BYTES)

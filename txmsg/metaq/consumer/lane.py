@@ -39,7 +39,7 @@ class Chunk:
     done: int = 0
     failed: list[Tried] = field(default_factory=list)
     first_failed: int | None = None
-    """The index of the first message that failed and is stored nowhere else yet."""
+    """The offset of the first message that failed and is stored nowhere else yet."""
     keep_at: float | None = None
     """The time, by the loop's clock, at which failed messages are stored even if more of the chunk could be handled."""
 
@@ -168,6 +168,7 @@ class Lane:
             return None
         count = len(self._pending)
         if self.is_retry:
+            # Within a retry queue messages are due in order, so the first one that is not due ends the chunk.
             count = next((place for place, tried in enumerate(self._pending) if tried.due_at_us > now_us), count)
         offsets = [*list(self._offsets)[:count], self._offsets[count] if count < len(self._pending) else self._after()]
         return Chunk(list(self._pending)[:count], offsets)
@@ -213,6 +214,8 @@ class Lane:
         self._batches.clear()
         self._messages = None
         self.waiting_bytes = 0
+        # Messages before it are delivered first. The message itself is fetched again as the first one, where its error
+        # is that of the queue.
         self.fetch_offset = self.unreadable_at = error.next_offset - 1
         if not self._pending:
             self.offset = self.fetch_offset
@@ -246,8 +249,9 @@ class Lane:
 
 
 def _tried_of(copy: ReceivedMessage) -> Tried:
-    """Return a message without a handler, appended by another program, as one without retries: it becomes a dead
-    letter.
+    """Return the failed message that a copy is of.
+
+    A message that another program appended is not a copy: it has no handler, and ends as a dead letter.
     """
     with suppress(CorruptLog):
         return tried_of(copy)

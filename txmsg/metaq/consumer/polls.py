@@ -105,6 +105,8 @@ class LanePolls:
             while len(found) < count_max and (batch := lane.pop_batch()) is not None:
                 found.append(PolledBatch(batch, lane.wanted))
                 self._polled[lane.queue] = (lane, batch.end_offset)
+                # The lane counts as busy until the next poll, so that its queue is not released while the caller
+                # handles the batch.
                 lane.idle.clear()
         self._room.set()
         return found
@@ -118,6 +120,7 @@ class LanePolls:
         """Store the offsets after what was polled."""
         polled, self._polled = self._polled, {}
         for queue, (lane, offset) in polled.items():
+            # The queue may belong to another member by now, or to a new lane after a seek: its offset is not stored.
             if self._balance.lanes.get(queue) is lane:
                 lane.offset = offset
             lane.idle.set()

@@ -80,6 +80,7 @@ def _level_of(backoff: Backoff, attempt: int, delay_s: float) -> int:
     own = min(attempt, len(backoff.delays_s)) - 1
     if backoff.delays_s[own] == delay_s:
         return own
+    # A message in a queue of shorter delays would hold up all behind it until its own time.
     fitting = [level for level, each in enumerate(backoff.delays_s) if each * _LITTLE >= delay_s]
     return min(fitting, key=backoff.delays_s.__getitem__)
 

@@ -55,6 +55,7 @@ class ChunkRun(MessageRun):
         """Return the chunk's next message."""
         if self._goes_on(now) and (message := self._chunk.next).topic == self.handler.topic:
             if (pace := self._of.pace) is not None:
+                # Taken when a message begins: the rate is of handlers that begin, whatever the result.
                 pace.take_tokens()
             return message
         self._is_over = True
@@ -72,7 +73,7 @@ class ChunkRun(MessageRun):
 
     def end_run(self) -> None:
         if self.ended.done():
-            return  # nobody waits any more
+            return  # its waiter is gone
         if self._is_over:
             self.ended.set_result(None)
         else:
@@ -106,7 +107,7 @@ class ListedRun(MessageRun):
         self.is_left = True
 
     def end_run(self) -> None:
-        if not self.ended.done():  # else nobody waits any more
+        if not self.ended.done():  # else its waiter is gone
             self.ended.set_result(None)
 
 
@@ -172,6 +173,7 @@ class LaneWorkers:
                 workers.resize(min(most, share.concurrency))
             else:
                 lists = share.concurrency // self._list_counts[share]
+                # An operator's number counts lists here, and applies only if it is below the number of full lists.
                 slots.resize(most if most < lists else share.concurrency)
         if settings.rate_per_s != self._settings.rate_per_s:
             self.pace = None if settings.rate_per_s is None else HandlerRate(settings.rate_per_s)
@@ -250,6 +252,7 @@ class LaneWorkers:
                 topic=lane.queue.topic,
                 queue=lane.queue.queue,
             )
+            # The lane stands still and keeps its queue: another member is likely to fail at the same message.
             lane.error, lane.is_paused = exc, True
         finally:
             lane.chunk = None
@@ -351,6 +354,8 @@ class LaneWorkers:
         else:
             if chunk.failed:
                 await self._store_failed(lane, chunk)
+            # The dead letter is on disk before the lane continues: a crash in between delivers the message again, or
+            # stores it twice.
             lane.settle(chunk)
         lane.chunk = None
 
@@ -359,7 +364,11 @@ class LaneWorkers:
         after them.
         """
         dead = [tried for tried in chunk.failed if self._is_dead(tried)]
+        # Dead letters and retries are in logs of their own, so they are two appends. The first one is not repeated if
+        # the second one fails.
         for part in (dead, [tried for tried in chunk.failed if not self._is_dead(tried)]):
+            # The lane waits rather than going past a message that is stored nowhere: a full disk stops the queue, and
+            # loses nothing.
             while part and not await self._appended(part):  # what is kept is not appended once more
                 await asyncio.sleep(_KEEP_AGAIN_S)
                 if self._must_end(lane):

@@ -64,17 +64,20 @@ class Copier:
         request.size_bytes_max, request.wait_ms = self._size_bytes_max, round(wait_s * 1000)
         parts: list[memoryview] = []  # of a frame that has not come whole
         needed_bytes = 0
+        # Time for the wait, the answer, and the data at the least rate.
         timeout_s = wait_s + _ANSWER_S + request.size_bytes_max / _BYTES_PER_S_MIN
         for reply, data in self._server.channel.replies_with_data(MetaQCopies.copy, request, timeout_s=timeout_s):
             head = reply.head
             self._require_same(head)
             self.leader_end = head.end
+            # The leader does not have the position any more: retention has deleted it.
             if not data and head.position != self.tail.position:
                 raise BeginAgain(head)
             parts.append(data)
             if sum(map(len, parts)) >= needed_bytes:
                 parts, needed_bytes = self._write_frames(head.first, parts)
             self._delete_before(head.begin)
+        # A frame that is larger than a request is asked for once more, as a whole.
         self._size_bytes_max = max(_SIZE_BYTES_MAX, needed_bytes)
 
     def _require_same(self, head: pb.CopyLogHead) -> None:
@@ -93,6 +96,7 @@ class Copier:
         headers, size_bytes, needed_bytes = whole_frames(data, self.tail.position, self._log.identity.log_id)
         if headers:
             try:
+                # On disk on return, and only then is the tail moved: the next request confirms it to the leader.
                 self._log.take_frames(first, data[:size_bytes], headers)
             except BadFrame as exc:
                 raise CorruptLog(f"what the leader sent does not follow: {exc}") from exc

@@ -55,6 +55,7 @@ class Copies:
                 raise Overloaded(f"the log has {COPIES_MAX} copies already; stop one that is not needed")
             copy = self._copies[copy_id] = Copy(name, position, now)
         copy.name, copy.position, copy.heard_at = name, position, now
+        # A new event for the next change: those that wait for this one all wake, and none misses it.
         self._changed.set()
         self._changed = asyncio.Event()
 

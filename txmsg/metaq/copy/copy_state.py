@@ -92,6 +92,8 @@ class CopyState:
                 self._log.writer.set_topic(topic.topic, settings)
         own = self._own.union(_checked(queues_of_sets(told.own)))
         if own != self._own:
+            # Before a promotion needs it: queues whose last offsets the leader may have given out without this copy
+            # having them.
             leave_in_doubt(self._log.root, own)
             self._own = own
         for gone in set(self._log.groups()).difference(group.group for group in told.groups):
@@ -99,6 +101,7 @@ class CopyState:
             self._log.forget_group(gone)
         for group in told.groups:
             content = group.SerializeToString(deterministic=True)
+            # Logs before offsets: a failed message behind the stored offset must be among the retries.
             are_copied = [copy_log(log) for log in group.logs]
             if all(are_copied) and self._groups.get(group.group) != content:
                 _write_group(self._log.root, group)

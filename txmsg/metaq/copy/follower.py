@@ -43,7 +43,7 @@ _WAIT_S: Final = 1.0
 """Seconds after which a copy without news asks again: this tells its leader that it is there."""
 _BESIDE_S: Final = 1.0
 _BESIDE_SHARE: Final = 20
-"""The share of time for requests of the state: slow ones are made that much less often."""
+"""Pause after a request of the state, as a multiple of its duration: slow requests are made less often."""
 _BACK_OFF_S_MAX: Final = 1.0
 _ANSWER_S: Final = 10.0
 AGAIN: Final = (BrokerUnavailable, OutcomeUnknown, CorruptLog, StorageError, Unauthenticated, PermissionDenied)
@@ -172,6 +172,8 @@ class Follower:
         copy = self._copy or CopyOf(self._server.address, self._copier.copy_id, is_begun=True)
         self._copy = replace(copy, leader=self._server.address)
         write_copy(self._log.root, self._copy)
+        # In this order: after a crash in between it is a copy with a fence, which follows as well. Without both it
+        # would be a leader.
         forget_fence(self._log.root)
 
     def _begin_again(self, told: BeginAgain) -> None:
@@ -188,6 +190,7 @@ class Follower:
             position=position,
             begin=told.position,
         )
+        # On disk first: a crash while files are deleted leaves a copy that is not begun, and is begun again.
         write_copy(self._log.root, replace(self._copy, is_begun=False))
         self.begins_again = True
 
@@ -213,6 +216,7 @@ class Follower:
         begun_at = time.monotonic()
         if self._copy is not None:  # else the leader has not said yet that this is a copy of its log
             take_beside(self._server, self._log, self._beside, name=self._name)
+        # At most a twentieth of the time is spent on the state, however many groups there are.
         self._closed.wait(max(_BESIDE_S, _BESIDE_SHARE * (time.monotonic() - begun_at)))
 
 
@@ -243,6 +247,8 @@ def _copy_group_log(server: RemoteServer, root: Path, told: pb.GroupLog, name: s
     except BeginAgain as again:
         begin_copy(path, None, again.identity, again.position, again.ends)
     except CopyDiverged:
+        # The small log was deleted and created again, or repaired, at the leader. Its frames are few, so it is copied
+        # from its begin.
         begin_copy(path, None, LogIdentity(told.log_id), 0, {})
     else:
         return True

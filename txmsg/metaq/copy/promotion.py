@@ -62,6 +62,7 @@ def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
         if copy is not None and is_complete:
             _take_rest(log, copy.leader, copy.id)
         if is_complete:
+            # The leader was stopped and everything was copied, so no offset was given out that is missing here.
             forget_doubt(root)
         return Promoted(log.writer.promote(), log.writer.synced, is_complete)
 
@@ -74,6 +75,8 @@ def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
         copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")
         copier.run_once()  # what keeps the copy from following is said before the leader is stopped
         state = _MAY_BE_STOPPED
+        # The leader refuses appends from the fence on, also after a restart. What it had accepted by then is copied, so
+        # nothing is lost.
         fence = pb.FenceLogRequest(log_id=identity.log_id, generation=identity.generation + 1, copy_id=copy_id)
         end = server.ask_until_answered(
             lambda timeout_s, _: server.channel.call(MetaQCopies.fence, fence, timeout_s=timeout_s), timeout_s=_ANSWER_S

@@ -71,6 +71,8 @@ def _require_shared(log: CommitLogReader, tail: CopyTail, begin: int, end: int) 
         raise CopyDiverged(
             f"its leader has no frame at position {tail.last_position}, as the copy does: {exc}"
         ) from exc
+    # One frame is enough: its checksum covers position, generation and content, and a generation has one writer
+    # (decision 0075).
     if header.header_crc != tail.last_crc:
         raise CopyDiverged(
             f"its leader has another frame at position {tail.last_position}: topic {header.topic} queue {header.queue} "

@@ -59,6 +59,8 @@ class RemoteServer:
         deadline = time.monotonic() + timeout_s
         attempts = Retrying(
             retry=retry_if_exception_type(_RETRYABLE),
+            # Jitter from the first repeat on: clients that lose one server at the same time must not return at the same
+            # time.
             wait=wait_random_exponential(multiplier=0.02, max=1.0),
             stop=stop_before_delay(timeout_s),
             sleep=sleep_using_event(self.closed),

@@ -152,6 +152,7 @@ class RemoteLog:
         deadline = time.monotonic() + wait_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
+            # Long waits are several requests, so that a connection which died unnoticed is found within one of them.
             this_s = min(left_s, _WAIT_S_MAX)
             request.wait_ms = round(this_s * 1000)
             try:
@@ -232,6 +233,8 @@ class RemoteLog:
 
             timeout_s = self._timeout_s + sum(map(len, data)) / _BYTES_PER_S_MIN
             reply = self._server.ask_until_answered(attempt, timeout_s=timeout_s, changes=True)
+            # Sent with each append: a former leader that was away during a promotion refuses it instead of accepting
+            # messages that would be lost.
             self._generation = max(self._generation, reply.generation)
             return list(reply.base_offset) or [_UNKNOWN] * len(appends)  # Acks.NONE waits for no offsets
 
@@ -327,6 +330,7 @@ class _Numbers:
             number = self._next
             self._next += 1
             self._under_way.add(number)
+            # Answers below this number are never asked for again: the server may forget them.
             settled = min(self._under_way)
         try:
             yield number, settled
@@ -350,6 +354,7 @@ class _FetchedSoFar:
         self._parts.append(frames)
         if goes_on or self.error is not None:
             return
+        # Only parts of a large frame are joined; frames that came whole stay on the bytes of their reply.
         whole = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         following = self._offset if self._batches else None

@@ -132,6 +132,8 @@ class RemoteMember:
                 f"process {os.getpid()} was forked from member {self._id} of group {self._group}, and is not a member "
                 "itself: join again"
             )
+        # The server may have got the request at its begin. Counting from there, this member gives up before its server
+        # gives its queues to others.
         begun_at = time.monotonic()
         left_s = self._renewed_at + self._session_s - begun_at
         if self._has_left or left_s <= 0:
@@ -146,6 +148,7 @@ class RemoteMember:
             reply = self._server.ask_until_answered(
                 lambda attempt_s, _: self._server.channel.call(method, request, timeout_s=attempt_s),
                 timeout_s=min(self._timeout_s, left_s),
+                # A third of the session, so that an answer which is lost leaves time for two more attempts.
                 attempt_s=max(_ATTEMPT_S_MIN, self._session_s / 3),
             )
         except MembershipLost:

@@ -53,6 +53,7 @@ class _AppendQueue:
         """Return the next calls to be carried out together."""
         calls = [self.waiting.popleft()]
         size_bytes = calls[0].size_bytes
+        # Bounded, so that one append does not delay all that gather behind it.
         while self.waiting and len(calls) < _TOGETHER_MAX:
             size_bytes += self.waiting[0].size_bytes
             if size_bytes > _TOGETHER_SIZE_BYTES_MAX:
@@ -96,6 +97,8 @@ class AppendExecutor:
 
     async def recover(self) -> None:
         """Read the appends noted before this process began. Call it before the first append."""
+        # Before the first append: a repeat of a call from before a crash must find its answer, or its messages would be
+        # doubled.
         placer = self._lanes[WaitsFor.DISK].placer
         found = await asyncio.get_running_loop().run_in_executor(self._threads, placer.recovered)
         for note, bases in found:
@@ -114,6 +117,7 @@ class AppendExecutor:
         if answer is not None:
             return answer
         if not call.is_placed:
+            # Calls whose batches name their offsets are not remembered: the log itself tells whether they are there.
             done = self._producers.answer_of(call.id, call.settled, self._clock()) or ()
             if len(done) == len(call.appends):
                 answer = asyncio.get_running_loop().create_future()
@@ -140,6 +144,8 @@ class AppendExecutor:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[int, ...]] = loop.create_future()
         answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
+        # From here on a repeat of the call waits for the same future, so it is appended once even if the first caller
+        # is gone.
         self._under_way[call.id] = answer
         lane = self._lanes[self._lanes[WaitsFor.DISK].placer.waits_for(call)]
         lane.waiting.append(call)
@@ -173,6 +179,7 @@ class AppendExecutor:
     def _placed(self, lane: _AppendQueue, calls: list[AppendCall], outcomes: list[Outcome], seconds: float) -> None:
         self.counts.calls.observe(len(calls))
         self.counts.seconds.observe(seconds)
+        # The next append begins before these callers are told: the disk does not wait for the loop.
         self._go_on(lane)
         for call, outcome in zip(calls, outcomes, strict=True):
             self._finish(call, outcome)

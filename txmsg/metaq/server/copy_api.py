@@ -80,6 +80,8 @@ class CopyApi:
         piece_bytes = min(request.size_bytes_max, PIECE_SIZE_BYTES)
         piece = await self._read(partial(read_piece, root, tail, end, piece_bytes))
         if tail is not None and not request.topic:
+            # The request itself confirms the position. It counts only after `read_piece` has found the copy's last
+            # frame in this log.
             self._heard(request, piece)
             if not piece.data and piece.position == tail.position and request.wait_ms:
                 end = await self._grown(end, min(request.wait_ms / 1000, _WAIT_S_MAX))
@@ -88,6 +90,7 @@ class CopyApi:
         left_bytes = min(request.size_bytes_max, _SIZE_BYTES_MAX)
         with self._sending.begun(call.connection) as transfer:
             while True:
+                # Copies share the room of fetches, so that a copy which catches up does not take the memory of readers.
                 await self._sending.hold_bytes(transfer, len(piece.data))
                 try:
                     async with transfer.step():
@@ -115,6 +118,7 @@ class CopyApi:
         if root is None:
             if topic:
                 raise MisuseError(f"topic {topic} is not one of a group, which has a log of its own")
+            # Only what is on this disk is sent: a copy is never ahead of its leader after a power cut (decision 0075).
             return self._log.root, self._writer.identity, self._writer.synced
         return root, identity_of(root, create=False), CommitLogReader(root / "commitlog").end_position()
 
@@ -137,6 +141,7 @@ class CopyApi:
             while self._writer.synced == end and (left_s := deadline - loop.time()) > 0:
                 if self._stop.is_set():
                     raise BrokerUnavailable("this MetaQ server is stopping: ask again when it is back")
+                # Cleared before the wait and after the check: growth in between sets it again.
                 grown.clear()
                 try:
                     async with asyncio.timeout(min(left_s, _LOOK_S)):

@@ -101,6 +101,7 @@ class Placer:
     def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
         """Append calls in this order, on disk as each topic promises; return the outcome of each."""
         shared = [number for number, call in enumerate(calls) if not call.is_of_group]
+        # Calls of groups go to logs of their own, which cannot share a write with the main log.
         together = dict(zip(shared, self._place_together([calls[number] for number in shared]), strict=True))
         return [together.get(number) or self._alone(call) for number, call in enumerate(calls)]
 
@@ -152,6 +153,8 @@ class Placer:
         try:
             self._append(good, ends)
         except TxmsgError:
+            # The foreseen ends were wrong, or the log is full. Each call is tried by itself, so that one bad call fails
+            # alone.
             self._ends.clear()
             if len(calls) > 1:
                 return [self._place_together([call])[0] for call in calls]
@@ -162,6 +165,7 @@ class Placer:
         """Plan one call again from the log's current state: repeatedly, if it moves delayed messages at that moment."""
         failure: TxmsgError | None = None
         for _ in range(_TRIES_MAX):
+            # A move of delayed messages may take the foreseen offsets again and again, so there is a bound on attempts.
             self._ends.clear()
             ends: dict[LogQueue, int] = {}
             try:
@@ -192,6 +196,8 @@ class Placer:
         notes = [_note_of(plan) for plan in plans if plan.appends and not plan.call.is_placed]
         if notes:
             columns = FrameColumns([note.pack() for note in notes], [now_us()])
+            # The note is in front of its batches in the same write: after a crash there may be a note without batches,
+            # which `_there` finds, but no batch without its note.
             appends.insert(0, Append(NOTES, 0, encode(columns)))
         self._log.append(appends, _strongest(plan.call.acks for plan in plans))
         self._ends.update(ends)
@@ -221,6 +227,7 @@ class Placer:
                     f"offset {append.base_offset} of topic {append.topic} queue {append.queue}: the next one is {at}; "
                     "nothing was appended"
                 )
+            # Ends are foreseen per call in `after`, and count for later calls only if the whole call can be appended.
             end = hole_end_of(append.payload) if append.payload.kind is FrameKind.HOLE else at + append.payload.count
             if not at < end <= OFFSET_MAX:
                 raise MisuseError(
@@ -249,6 +256,7 @@ class Placer:
             batch = fetched[0].batches[0]
             assert isinstance(batch, FrameBatch)
             header = batch.header
+            # The checksum tells another producer's batch at the same offset from a repeat of this one.
             if (header.base_offset, header.count, header.payload_crc) != (base_offset, count, crc):
                 return number
         return len(placed)
@@ -269,7 +277,7 @@ def _notes_in(batch: LogBatch) -> Iterator[AppendNote]:
 
 
 def _strongest(levels: Iterable[Acks | None]) -> Acks | None:
-    """Return the flush mode for calls that are appended together: those of a lane wait for the same."""
+    """Return the level for calls that are appended together: those of a lane wait for the same."""
     asked = {level for level in levels if level is not None}
     if any(level.flush is Flush.SYNC for level in asked):
         return Acks.DISK

@@ -105,6 +105,7 @@ class RememberedAppends:
                 f"append {call.sequence} of a producer that repeats none below {known.settled} came late"
             )
         answer = known.answers.get(call.sequence)
+        # A producer that never settles its calls must not fill the server's memory.
         if answer is None and len(known.answers) >= _UNDER_WAY_MAX:
             raise Overloaded(f"a producer has more than {_UNDER_WAY_MAX} pending appends; try again")
         return answer
@@ -125,6 +126,7 @@ class RememberedAppends:
         known.used_at = now
         if settled > known.settled:
             known.settled = settled
+            # Answers below the settled number are never asked for again, so only calls under way are kept.
             known.answers = {sequence: bases for sequence, bases in known.answers.items() if sequence >= settled}
         return known
 

@@ -92,6 +92,7 @@ class ReaderThreads:
         try:
             await asyncio.wait([working])
         except asyncio.CancelledError:
+            # The bounds stay taken until the thread is free, or cancelled calls of one user could occupy all threads.
             job.cancel()  # if no thread has begun it
             raise
         return working.result()
@@ -104,6 +105,7 @@ class ReaderThreads:
         calling: Calling | None = answering.get()
         if calling is None:
             return None
+        # By user and not by connection where users are known: a client can open more connections.
         owner = calling if calling.usage is None else calling.usage
         found = self._shares.get(owner)
         if found is None:

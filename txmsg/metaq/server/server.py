@@ -142,7 +142,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     config = given.config
     if leader is None and log.settings_of(NOTES) != _OF_NOTES:
         log.set_topic(NOTES, _OF_NOTES)
-    stop = asyncio.Event()  # set when it is told to stop, and when a copy cannot go on
+    stop = asyncio.Event()  # set when it is told to stop, and when a copy cannot continue
     polls = WaitingPolls()
     copies = Copies(
         config.copies.required, config.copies.timeout_s, goes_on=config.copies.missing == GO_ON, clock=time.monotonic
@@ -160,6 +160,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
         clock=time.monotonic,
     )
     if leader is None:
+        # A copy has no appends of its own to remember: its leader answers repeats until it is promoted.
         await appender.recover()
     loop = asyncio.get_running_loop()
 
@@ -224,6 +225,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
             copy_api.wake()
             if follower is not None:
                 follower.close()
+            # Calls end first, then what they began: every append that was accepted is carried out and answered.
             await server.stop(timeout_s)
             await appender.finished()
             for task in ending:
@@ -285,7 +287,7 @@ def _probes(parts: MetaQParts, of_log: LogFigures) -> Probes:
 
 @asynccontextmanager
 async def _listening(server: WireServer, listen: str) -> AsyncIterator[str]:
-    """Return the address at which it will answer. Raises MisuseError when it is taken."""
+    """Yield the address at which it will answer. Raises MisuseError when it is taken."""
     if not listen.startswith(UNIX):
         yield await server.bind(check_address("--listen", listen))
         return

@@ -66,6 +66,8 @@ class MemberSessions:
             if joining is None:
                 joining = asyncio.ensure_future(self._in_thread(join))
                 self._joining[session] = joining
+                # Shielded, and finished in a callback: a member that exists without a session would own its queues
+                # until this process ends.
                 joining.add_done_callback(lambda done: self._joined(session, owner, session_s, done))
             await asyncio.shield(joining)
         return self._of(session, owner).member.id
@@ -78,7 +80,7 @@ class MemberSessions:
         return known
 
     def _joined(self, session: bytes, owner: str, session_s: float, done: asyncio.Future[GroupMember]) -> None:
-        """Join, even if the caller is cancelled: then the session is not renewed, and ends."""
+        """Add the session of a member that has joined. Its caller may be gone: then it is not renewed, and ends."""
         del self._joining[session]
         if not done.cancelled() and done.exception() is None:
             self._sessions[session] = _Session(done.result(), owner, session_s, self._clock() + session_s)
@@ -96,6 +98,8 @@ class MemberSessions:
         known = self._sessions.get(session)
         if known is None:
             raise _lost()
+        # Renewed when the call arrives, and again when it ends: a call that waits for a disk must not end its own
+        # session.
         known.ends_at = self._clock() + known.session_s
         return await _to_its_end(self._call(known, session, number, work))
 
@@ -103,6 +107,7 @@ class MemberSessions:
         async with known.one_at_a_time:
             if self._sessions.get(session) is not known:
                 raise _lost()
+            # A repeat after a lost answer: `take_queues` done twice would return other queues than the first time.
             if number == known.last_call:
                 return known.last_answer  # type: ignore[return-value]  # what the same call returned before
             if number < known.last_call:
@@ -136,11 +141,13 @@ class MemberSessions:
     async def end_silent(self) -> None:
         """End the sessions that are silent now."""
         now = self._clock()
+        # If this process was paused, no session could be renewed, so all get the time back.
         stood_still_s, self._looked_at = now - self._looked_at - _LOOK_S, now
         if stood_still_s > _LOOK_S:
             for session in self._sessions.values():
                 session.ends_at += stood_still_s
         for name, session in list(self._sessions.items()):
+            # A session with a call under way is not silent, however long the call takes.
             if session.ends_at <= now and not session.one_at_a_time.locked():
                 _log.warning(
                     "member.silent",

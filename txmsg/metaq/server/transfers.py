@@ -38,6 +38,7 @@ class Transfer:
     def take_bytes(self, size_bytes: int) -> None:
         """Hold so many bytes more. Its time runs from the first ones on, but not while it holds none."""
         if not self.held_bytes:
+            # A transfer that holds nothing waits for others, not for its caller: that time does not make it slow.
             self._begun += asyncio.get_running_loop().time() - self._paused
         self.held_bytes += size_bytes
 
@@ -107,6 +108,7 @@ class Transfers:
         size_bytes -= transfer.held_bytes
         if size_bytes <= 0:
             return True
+        # A transfer that waits and would fit comes first; otherwise small ones could keep a large one waiting forever.
         if not self._fits(transfer, size_bytes) or any(self._fits(other, size) for other, size, _ in self._waiting):
             return False
         self._take_bytes(transfer, size_bytes)
@@ -119,6 +121,7 @@ class Transfers:
         """
         if self.hold_now(transfer, size_bytes):
             return
+        # Before it waits: two transfers that each hold a part and wait for the rest would wait for each other.
         self._give_back(transfer)
         entry = (transfer, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
@@ -164,9 +167,12 @@ class Transfers:
         rivals = [other for other in self._under_way if other is not transfer and other.held_bytes]
         missing_bytes = self._held_bytes + size_bytes - self._size_bytes_max
         if not self._is_within_share(transfer, size_bytes):
+            # A caller that has its share makes room among its own transfers only.
             rivals = [rival for rival in rivals if rival.caller == transfer.caller]
             missing_bytes = self._of_caller_bytes(transfer) + size_bytes - self._size_bytes_max // _SHARES
         for rival in sorted(rivals, key=lambda rival: (rival.is_ended, rival.slow_for_s(now)), reverse=True):
+            # Sorted by slowness, so the first one that keeps the rate ends the search. Transfers that were ended
+            # already will give their room back.
             if missing_bytes <= 0 or not (rival.is_ended or rival.slow_for_s(now) > 0):
                 return
             rival.end_transfer()
