@@ -77,7 +77,7 @@ def export(
     """Write these messages to a new file, or with `partitions`, which may be empty, to files of a new directory.
 
     It appears under its name when all of it is on disk. A file of a directory has messages of one queue, in order:
-    DIR/[queue=3/][day=2026-11-23/]queue-3.parquet. What a directory's name says is no column.
+    DIR/[queue=3/][day=2026-11-23/]queue-3.parquet. Values in a directory's name are not columns.
 
     on_written: called with how many messages more are done. Raises MisuseError if `to` is there, StorageError if it
     cannot be written or this is root and a directory on the way there another user's, and what `read_arrow` raises.
@@ -119,6 +119,7 @@ def _appearing(to: Path) -> Iterator[Path]:
         yield made
         with _writing(to):
             _sync(made)
+            # The name comes last: a program that waits for the file never reads a part of it.
             _name(made, to)
             sync_directory(to.parent)
     finally:
@@ -142,6 +143,7 @@ def _name(made: Path, to: Path) -> None:
         made.rename(to)  # in the place of an empty directory, and of nothing else
         return
     try:
+        # A link fails if the name exists; a rename would replace another program's file.
         os.link(made, to)
     except FileExistsError:
         raise _exists(to) from None
@@ -229,6 +231,7 @@ class _Directory:
 
     def _file(self, place: Path, queue: int) -> _File:
         if place not in self._open:
+            # The one that was opened first belongs to the earliest day, which has most likely ended.
             while len(self._open) >= _FILES_OPEN_MAX:
                 self._open.pop(next(iter(self._open))).close()
             place.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,8 @@ def search_id(
     left_bytes = size_bytes
     at = dict(start) or _search_begins(log, topic, transaction_id)
     while at and left_bytes > 0:
+        # All queues in small steps: a message is usually found within the traffic of a minute, in 0.01 s for 1 million
+        # messages in frames of 100 (decision 0073).
         for queue, offset in list(at.items()):
             found = log.fetch({queue: offset}, size_bytes_max=min(size_bytes, _AT_ONCE_SIZE_BYTES))
             following = _following(found[0], offset) if found else None
@@ -63,6 +65,7 @@ def _search_begins(log: LogAccess, topic: str, transaction_id: UUID) -> dict[Log
     """Return the first offsets at which a message of this transaction can be. Ids other than UUIDv7 contain no time."""
     queues = [LogQueue(topic, number) for number in log.queues_of(topic)]
     made_us = int.from_bytes(transaction_id.bytes[:6], "big") * 1000 if transaction_id.version == 7 else 0
+    # A message is stored after its id was made, but by the clock of another machine.
     since_us = max(0, made_us - int(CLOCKS_APART_S * 1e6))
     begins = log.ranges(queues)
     return {queue: max(begins[queue].begin, offset) for queue, offset in log.offsets_at(queues, since_us).items()}

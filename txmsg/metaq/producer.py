@@ -86,6 +86,7 @@ class LogProducer:
         self._columns_log = log if isinstance(log, TakesColumns) else None
         self._acks = acks
         self._queues = queues
+        # The queue changes per call, not per message, so the messages of a call are one batch.
         self._turns = itertools.count()
 
     def close(self) -> None:
@@ -175,6 +176,7 @@ def _stand(batch: ColumnsFor, first: int) -> Iterator[Place]:
 def _queue_of(message: Message, turn: int, count: int) -> int:
     if message.ordering_key is None:
         return turn % count
+    # A checksum and not `hash`, which differs from process to process: a key has one queue for all producers.
     return int(crc32c(message.ordering_key.encode())) % count
 
 

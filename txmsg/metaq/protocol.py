@@ -172,6 +172,8 @@ def batches_of_frames(
             frame = view[at:]
             header = read_header(frame)
             batch = FrameBatch.verified(header, frame[: header.size_bytes], max(0, offset - header.base_offset))
+            # The checksum says only that the frame is whole. A server that sends frames of another queue, or leaves one
+            # out, is found here.
             if (header.topic, header.queue) != queue or following not in {None, header.base_offset}:
                 raise BadFrame(f"a frame of topic {header.topic} queue {header.queue} at {header.base_offset} came")
             batches.append(batch)

@@ -94,6 +94,7 @@ class SpoolRelay:
             self.is_spool_damaged = True
             raise
         if appends:
+            # Appended before the mark is moved: a crash in between appends them again, under the same ids.
             self._log.append(appends)
             self._spool.done(mark)
             if self._on_relayed is not None:

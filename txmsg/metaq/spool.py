@@ -129,6 +129,8 @@ class Spool:
         size = sum(map(len, parts))
         with self._lock:
             self._check()
+            # Under `_lock` batches get their place in the file; the sync is outside it, so that callers which come
+            # meanwhile share the next one.
             if self.size_bytes + size > self.size_bytes_max:
                 self._make_room(size)
             elif self._end.at >= self._file_size_bytes_max:
@@ -144,6 +146,8 @@ class Spool:
                     self._sync(fd)
                 except StorageError:
                     with self._lock:
+                        # After a failed fdatasync the kernel regards the pages as written: what is not known to be on
+                        # disk is cut off, so that it is not sent although its sender was told that it failed.
                         self._take_back()
                     raise
                 finally:
@@ -166,6 +170,8 @@ class Spool:
         except OSError as exc:
             raise self._unwritable(exc) from exc
         if written != size:
+            # A short write means a full disk: the part is taken back, so that the next frame does not stand behind half
+            # a frame.
             os.ftruncate(self._fd, self._end.at)
             raise self._unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         self._end = SpoolPosition(self._end.file, self._end.at + size)
@@ -238,6 +244,7 @@ class Spool:
         size = 0
         try:
             for header, append, following in self._frames(mark, end):
+                # Only whole `put_batches` are handed on: they are kept or lost together.
                 if whole and (size + header.size_bytes > size_bytes_max or len(found) >= count_max):
                     break
                 size += header.size_bytes
@@ -266,6 +273,8 @@ class Spool:
 
     def _note(self, mark: SpoolPosition) -> None:
         """Write the mark. Not synced: after a power cut batches before it are appended once more, under their ids."""
+        # Set before it is written: after a failed write the relay continues, and only a restart sends these batches
+        # again.
         self._relayed = mark
         told = _RELAYED.pack(*mark)
         try:

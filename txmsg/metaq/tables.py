@@ -107,6 +107,7 @@ def spans_of(
     chosen = [LogQueue(topic, number) for number in (there if queues is None else sorted(set(queues)))]
     kept = log.ranges(chosen)
     begins = offsets_of(log, chosen, start or Start.earliest())
+    # Ends are fixed before the first batch is read: a topic that grows faster than it is read would have no end.
     ends = offsets_of(log, chosen, until or Start.latest())
     return [
         MessageSpan(queue, begins[queue], max(begins[queue], min(ends[queue], kept[queue].end))) for queue in chosen
@@ -132,6 +133,7 @@ def read_span(
         for piece in in_pieces(found.batches):
             table = to_arrow(piece)
             offset = piece[-1].end_offset
+            # A fetch returns whole batches, and the last one may reach beyond the end.
             if offset > span.end:
                 table = table.filter(pc.less(table["offset"], span.end))
             if keys is not None:

@@ -40,6 +40,7 @@ class Agent:
         self._stopped: SimpleQueue[None] = SimpleQueue()  # which a signal handler may use at any moment
         state_dir = file.agent.state_dir
         with ExitStack() as opened:
+            # The lock first: a second agent with this directory would read the same files and overwrite the positions.
             opened.callback(os.close, lock_private(state_dir, what="state_dir", user="agent"))
             _tell_of_left_spools(state_dir, file.sources)
             for name, config in file.sources.items():

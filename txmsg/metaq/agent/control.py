@@ -138,9 +138,11 @@ class SourceControl:
     def read_changes(self) -> None:
         """Read new changes. Raises the log's errors, and StorageError if they cannot be stored."""
         log_id = self._log.identity().log_id
+        # Another log has taken the place of the old one, whose offsets mean nothing in it.
         if log_id != self._log_id:
             self._offset, self._log_id = 0, log_id
         kept = self._log.ranges([self._queue])[self._queue]
+        # Retention may have deleted changes that were read: their effect is in the file beside the positions.
         self._offset = max(self._offset, kept.begin)
         before = list(self.changes)
         begin = self._offset

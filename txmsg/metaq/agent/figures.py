@@ -12,7 +12,7 @@ from txmsg.metrics.figures import Figures
 def dead(agent: Agent) -> str:
     """Return the reason why an agent should be restarted: the threads of all its sources hang. Empty if they do not.
 
-    If only some hang it is no reason: a source that reads a mount which does not answer would hang after a restart,
+    Not if only some hang: a source that reads a mount which does not answer would hang after a restart,
     too.
     """
     hanging = [name for name in agent.sources if agent.silence_s(name) > SILENCE_S_MAX]

@@ -59,6 +59,7 @@ class LogOutput:
         spool, relay = self.spool, self.relay
         assert spool is not None
         assert relay is not None
+        # Directly into the log, but only past an empty spool: otherwise new lines would overtake those that wait.
         if spool.is_empty:
             try:
                 self._log.append(appends)

@@ -1,8 +1,8 @@
 """The files that a path has had, one after the other, so that their lines stay in order across rotations.
 
 A file that was renamed is read to its end before the one that has its path now. It stays open as long as it may grow:
-the writer may not have noticed yet. One that was truncated goes on in the copy that was made of it before, if there is
-one, and what is at the path is another file from then on, whatever its inode.
+the writer may not have noticed yet. One that was truncated continues in the copy that was made of it before, if there
+is one, and what is at the path is another file from then on, whatever its inode.
 
 A file that cannot be read holds this lane and no other: it is tried again after longer and longer pauses.
 """
@@ -159,6 +159,7 @@ class PathFollower:
                 stream.reopen(fd)
                 stream.is_moved, stream.grown_at = path != self.path, now
                 self.streams.append(stream)
+                # A file that is found again bounds the gap in which files may have been missed.
                 self._missed_since_ns = None  # what was between this one and those before it was known as well
             del self.saved[0]
 
@@ -217,7 +218,7 @@ class PathFollower:
             return
         if current is not None and not current.is_file(stat):
             if self._unread.text and stat.st_ino == current.inode:
-                return  # it was mounted again: `_reopen` goes on in it
+                return  # it was mounted again: `_reopen` continues in it
             current.is_moved = True
         elif self.streams and self.streams[-1].is_file(stat):
             self.streams[-1].is_moved = False  # it may have got its name again
@@ -296,6 +297,8 @@ class PathFollower:
             if copied is not None:
                 os.close(copied)
         place = len(self.streams) - (at_path is not None)
+        # Between the files read so far and the one at the path, by last write: lines stay in order across several
+        # rotations.
         self.streams[place:place] = sorted(found.values(), key=lambda stream: stream.mtime_ns)
         return bool(found)
 
@@ -358,6 +361,7 @@ class PathFollower:
 
     def read(self, now: float, count_max: int) -> RecordBlock | None:
         """Return the next records of the oldest file that has any. None: there are none now."""
+        # Files of an earlier run come first: a later file read before them would change the order of lines.
         if self.saved or now < self._unread.retry_at:
             return None
         for stream in list(self.streams):
@@ -400,7 +404,7 @@ class PathFollower:
             stream.mtime_ns = mtime_ns  # what has changed is looked at again
             raise
         if stream.unread_bytes:
-            return None, True  # what is there may go on yet
+            return None, True  # the record may not be complete yet
         if self._is_over(stream, now):
             stream.close()
             self.streams.remove(stream)

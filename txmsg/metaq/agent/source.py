@@ -176,6 +176,7 @@ class Source:
         for lane in list(self.lanes.values()):
             lane.restore(now)
         if now >= self._find_at:
+            # Patterns are searched less often than files are read: a search lists directories.
             self._find_at = now + self.config.find_s
             self._find_files(now)
         for lane in list(self.lanes.values()):
@@ -218,12 +219,14 @@ class Source:
         return _RECORDS_MAX if self._bucket is None else min(_RECORDS_MAX, self._bucket.room(now))
 
     def _hand_on(self, blocks: list[RecordBlock]) -> None:
+        # The id and the head are on disk before the first line is sent under them.
         if new := [block for block in blocks if not (block.stream.is_saved and block.stream.head.size)]:
             for block in new:
                 block.stream.begin_content(block.data)
             self._save()  # or, after a crash, the same lines would get other ids, or other lines the same ones
         self.outlet.hand_on([self._append_of(block) for block in blocks])
         for block in blocks:
+            # After the append: a crash in between sends these lines again under the same ids, which receivers drop.
             block.commit()
             if self._bucket is not None:
                 self._bucket.take_tokens(len(block.records))
@@ -234,6 +237,7 @@ class Source:
     def _append_of(self, block: RecordBlock) -> Append:
         count = len(block.records)
         key = self._ordering_key(block.stream.path)
+        # The ordering key is the path, so lines of one path stay in order in one queue.
         columns = FrameColumns(
             body=block.records.bodies,
             stored_at_us=[now_us()],

@@ -77,6 +77,7 @@ class FollowedFile:
         fd = open_to_read(path)
         stat = os.fstat(fd)
         return cls(
+            # The id is random: two files that begin alike would share an id derived from their content.
             secrets.token_bytes(STREAM_ID_SIZE_BYTES), name, fd, stat.st_dev, stat.st_ino, grown_at=now,
             size=stat.st_size, mtime_ns=stat.st_mtime_ns, target=name,
         )  # fmt: skip
@@ -117,6 +118,7 @@ class FollowedFile:
         Compares fingerprints after reading: what was read before a truncation is right in any case.
         """
         data = os.pread(self.fd, size_bytes, self.position)
+        # After the read, not before: a truncation between a check and the read would go unnoticed.
         if not self.is_content_of(self.fd):
             raise Truncated
         self.size = max(self.size, self.position + len(data))
@@ -155,6 +157,7 @@ class FollowedFile:
         would be read as a new file, from its beginning.
         """
         self.reopen(fd)
+        # The positions must name the copy before more of it is sent.
         self.is_saved = False
         stat = os.fstat(fd)
         self.inode = stat.st_ino
@@ -217,6 +220,7 @@ def open_to_read(path: Path) -> int:
 
     Does not wait, as opening a pipe would.
     """
+    # O_NONBLOCK: a named pipe under the pattern would otherwise block the thread until a writer opens it.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -225,5 +229,5 @@ def open_to_read(path: Path) -> int:
 
 
 def head_of(fd: int) -> bytes:
-    """Return the fingerprint of the first bytes of a file."""
+    """Return the first bytes of a file."""
     return os.pread(fd, HEAD_SIZE_BYTES, 0)

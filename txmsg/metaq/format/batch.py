@@ -301,7 +301,7 @@ class FrameBatch:
         buffers = payload_of(header, self.stored)
         numbers = _numbers(buffers["n"], np.int16) if "n" in buffers else [0] * header.count
         while at >= 0:
-            row, rest = divmod(at, size)  # a match across two ids is no message's
+            row, rest = divmod(at, size)  # a match across two ids is not a message's
             if rest == 0 and numbers[row] == n and row < header.count - self.left:
                 return next(replace(self, skip=row, left=header.count - row - 1).messages())
             at = ids.find(transaction_id, at + 1)

@@ -85,6 +85,7 @@ class _Repair:
         self._done: list[str] = []
 
     def run(self, progress: Progress) -> list[str]:
+        # Identity and names first: without them nothing in the files can be recognised.
         identity = self._identity()
         self._put_names_right(identity)
         self._put_topics_aside()
@@ -194,6 +195,7 @@ class _Repair:
         if region.begin < scan.begin:
             self._done.append(f"{where}: given up, with {_told(lost)}")
             return
+        # Kept before anything is overwritten: a repair never destroys the only copy of damaged bytes.
         kept = self._copy_aside(region)
         first = max(
             file
@@ -249,9 +251,13 @@ class _Repair:
                 ends[key] = max(ends.get(key, 0), known[key])
         write_checkpoint(root, identity.log_id, Checkpoint(begin, begin, ends))
         for key in findings.queues:
+            # After a checkpoint that knows the ends: interrupted here, recovery makes the cells from the frames, and no
+            # queue begins at an earlier offset.
             remove_cells(queue_directory(root, *key))
         queues = Queues(root, 64)
         try:
+            # The same code as after a crash makes the cells, so there is no second description of what a frame does to
+            # them.
             end = recover(root, identity.log_id, queues, lambda _: True)
             unsynced, queues.files.unsynced = queues.files.unsynced, Unsynced()
             sync_files(root, unsynced)
@@ -321,6 +327,8 @@ def _displaced(root: Path, findings: Findings, identity: LogIdentity) -> dict[in
                     data = log.ahead(start, header.size_bytes, end)
                     verify(header, data)
                     found[header.position] = bytes(data)
+                # A frame in its place is skipped as a whole. A header elsewhere may be bytes of a payload, so the
+                # search continues right behind its first byte.
                 start += max(1, header.size_bytes if header.position == start else 1)
             except BadFrame:
                 start += 1
@@ -378,6 +386,8 @@ def _fill(path: Path, at: int, frames: Sequence[tuple[bytes, int]]) -> None:
                 os.pwrite(fd, bytes(min(_COPIED_BYTES, there - start)), at + start)
             if there < size:
                 os.ftruncate(fd, at + size)
+            # Zeros are on disk before the head: with the head first, a crash could leave a whole header before old
+            # bytes.
             os.fsync(fd)
             os.pwrite(fd, head, at)
             at += size

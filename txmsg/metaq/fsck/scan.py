@@ -115,6 +115,7 @@ class Scan:
         differ = cells["header_crc"][there].astype(np.int64) != frames["header_crc"][places[there]]
         for frame in frames[places[there]][differ]:
             begin = int(frame["position"])
+            # The writer may have refilled the hole since it was read.
             if not self._is_replaced(key, begin, int(frame["header_crc"])):
                 self.stale.add(begin)
                 self.regions.append(
@@ -186,6 +187,7 @@ class Scan:
                 continue
             except BadFrame as exc:
                 why = str(exc)
+            # Frames are aligned to 8 bytes, so the next one cannot begin earlier.
             following = next_frame(log, self.identity.log_id, position + 8, end)
             if following is None and is_last:
                 self.torn = Region(
@@ -209,6 +211,7 @@ class Scan:
             raise BadFrame(f"the frame has {header.size_bytes} bytes, and its parts need {used}")
         if any(data[used : header.size_bytes]):
             self.untidy.append((position + used, header.size_bytes - used))
+        # A frame cannot know more than was on disk before it: such a header is whole and wrong.
         if header.synced > position:
             raise BadFrame(f"it says that position {header.synced} was on disk before it was written")
         if header.generation < self._generation:

@@ -379,7 +379,7 @@ def _take_queue(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | No
                 owned.store(sought)
                 forget_sought(directory, queue)
     except BaseException:
-        owned.release()  # else nobody could take it while this process lives
+        owned.release()  # else no member could take it while this process lives
         raise
     if not owner:
         owned.release()

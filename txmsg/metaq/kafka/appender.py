@@ -60,6 +60,7 @@ class _RecordDelivery:
         If a confirmation was lost, that of a later record covers it, but without an offset. Records of a call are
         consecutive.
         """
+        # Records of one call for one partition are consecutive, so one known offset gives all.
         known = next((place for place, offset in enumerate(self.offsets) if offset >= 0), None)
         if known is None:
             return None
@@ -103,6 +104,7 @@ class KafkaAppender:
         deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S
         while any(delivery.left for delivery in deliveries):
             with self._polling:
+                # One thread polls at a time, and its poll reports the records of other calls as well.
                 if any(delivery.left for delivery in deliveries):  # not reported while another call polled
                     self._poll(producer)
             if time.monotonic() > deadline:

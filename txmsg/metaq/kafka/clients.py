@@ -190,7 +190,7 @@ class ClientLog:
         if len(self._told) >= _LINES_MAX:
             self._told.clear()
         self._told[line] = now
-        # Servers that come and go are what Kafka is made for: who cannot go on without them raises an error.
+        # Servers that come and go are what Kafka is made for: callers that cannot continue without them raise an error.
         _log.log(min(level, logging.INFO), "kafka.client", "Kafka's client: %(line)s", line=printable(line))
 
 

@@ -37,7 +37,10 @@ _COMMIT_S_MAX: Final = 30.0
 _STEPS_ON: Final = frozenset(
     {KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError._WAIT_COORD, KafkaError._IN_PROGRESS}
 )
-"""Attempts of a commit that meets a rebalance: the partitions are still the member's, or it hears that they are not."""
+"""Codes after which a commit is repeated: it met a rebalance.
+
+The partitions are still the member's, or it hears that they are not.
+"""
 _NOT_MEMBER: Final = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID})
 _OF_READING: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 """Errors of reading that are ignored: offset 0 may have expired, and this consumer reads nothing."""
@@ -68,6 +71,8 @@ class KafkaMembership:
             partition_assignment_strategy="cooperative-sticky",
             session_timeout_ms=round(SESSION_S * 1000),
             heartbeat_interval_ms=round(_HEARTBEAT_S * 1000),
+            # Kafka may wait for held partitions inside a poll (`_on_revoke`), so the interval must be longer than
+            # handlers are waited for.
             max_poll_interval_ms=round((HELD_S_MAX + SESSION_S) * 1000),
             fetch_message_max_bytes=1024,  # nothing is read by this consumer: its partitions are paused at once
         )
@@ -146,7 +151,8 @@ class KafkaMembership:
             time.sleep(_LOOK_S)
 
     def _commit(self, offsets: list[TopicPartition]) -> KafkaError | None:
-        # One that has lost its place has no id, until it has a new one: Kafka would store for it if nobody is a member.
+        # One that has lost its place has no id, until it has a new one: Kafka would store for it if the group is empty.
+        # Checked on the thread that polls, so the id cannot change between the check and the commit.
         if self._consumer.memberid() != self._member_id:
             self._lose("Kafka did not hear of it in time")
         if self._lost:
@@ -190,11 +196,12 @@ class KafkaMembership:
                 message = self._consumer.poll(0)
                 if message is not None and (error := message.error()) is not None:
                     self._on_error(error)
-        except Exception as exc:  # noqa: BLE001 - the root of a thread: whoever asks is told
+        except Exception as exc:  # noqa: BLE001 - the root of a thread: callers are told
             _log.exception("member.thread_failed", "group %(group)s: a member has failed", group=self._group)
             self._lose(str(exc))
         finally:
             with self._ending:
+                # Under the lock, so that no call is put into the queue after it was emptied for the last time.
                 self._has_ended = True
             while not self._calls.empty():
                 self._calls.get()[1].set_exception(self._no_member())
@@ -233,6 +240,7 @@ class KafkaMembership:
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # Not from the stored offset: nothing is read here.
         consumer.incremental_assign([TopicPartition(each.topic, each.partition, 0) for each in partitions])
+        # Reading is done by other consumers: this one only has to be a member.
         consumer.pause(list(partitions))
         self._member_id = consumer.memberid()
         self._assigned.update(KafkaPartition(each.topic, each.partition) for each in partitions)
@@ -246,6 +254,8 @@ class KafkaMembership:
         while self._held & gone and not self._is_leaving and not self._lost:
             if time.monotonic() > deadline:
                 self._lose(f"its handlers have held what is to go to others for {HELD_S_MAX:g} s")
+            # Calls are still served while Kafka waits: the handlers' offsets have to be stored before their partitions
+            # can be released.
             self._serve()
 
     def _on_lost(self, _: Consumer, __: Sequence[TopicPartition]) -> None:

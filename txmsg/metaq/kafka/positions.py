@@ -85,6 +85,8 @@ class RecordSearch:
             else:
                 self.best = record
                 self.high = self.low if value == self.wanted and not self.by_time else self.guess
+        # Estimates need few reads where gaps are even; bisection bounds the number of reads elsewhere. Times say
+        # nothing of distances.
         if self.looks > _LEAPS_MAX or self.by_time:
             self.guess = (self.low + self.high) // 2
         self.guess = max(self.low, min(self.guess, self.high - 1))
@@ -224,6 +226,7 @@ class Positions:
             begins = {
                 queue: known[1]
                 for queue, (low, _) in bounds.items()
+                # Remembered as long as the partition's bound is the same: to ask for it costs the read of a record.
                 if (known := self._begins.get(queue)) is not None and known[0] == low
             }
             ends = {
@@ -277,6 +280,7 @@ class Positions:
         found: dict[LogQueue, int | OffsetOutOfRange] = {}
         with self._lock:
             for queue, offset in wanted.items():
+                # A reader that continues needs no request to Kafka.
                 if (noted := self._noted(queue, offset)) is not None:
                     found[queue] = noted
         bounds = self.bounds([queue for queue in wanted if queue not in found])

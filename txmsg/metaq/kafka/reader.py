@@ -119,7 +119,7 @@ class KafkaReader:
         try:
             ends = self._positions.ends(list(behind))
         except TxmsgError:
-            return  # nobody answers now: nothing can be read either, and the next look is soon
+            return  # no node answers: nothing can be read either, and the next check is soon
         stalled = [queue for queue, end in ends.items() if behind[queue] < end]
         if stalled:
             _log.warning(
@@ -194,6 +194,7 @@ class KafkaReader:
         if told:
             records = [record for record in records if record.error() is None]
         has_topics = len({partition.topic for partition in self._by_place}) > 1
+        # By number first: with one topic, as is usual, the name of no record is asked for.
         for _, run in groupby(records, _number_of):
             for _, of_topic in groupby(run, _topic_of) if has_topics else ((None, run),):
                 self._add(list(of_topic))
@@ -205,12 +206,14 @@ class KafkaReader:
         lane = self._by_place.get(_place_of(records[0]))
         if lane is None:
             return  # of a partition that was dropped
+        # Records before the position may still arrive after a repositioning.
         if (records[0].offset() or 0) < lane.at:
             records = [record for record in records if (record.offset() or 0) >= lane.at]
         if records:
             lane.at = (records[-1].offset() or 0) + 1
             lane.records += records
             lane.size_bytes += size_bytes_of(records)
+            # A queue that is not fetched must not fill the memory: its partition pauses, and the others continue.
             if lane.size_bytes > _LANE_BYTES_MAX and not lane.is_paused:
                 self._consumer.pause([_place_of(records[0]).at(0)])
                 lane.is_paused = True

@@ -79,6 +79,7 @@ class TransactionalWriter:
         )
         try:
             with clients.translated(f"becoming the writer {name}"):
+                # This fences earlier writers with the name, so what is read from here on is changed only by this one.
                 self._awaited("becoming the writer", self._producer.init_transactions)
                 self._group = self._notes.consumer_group_metadata()
         except BaseException:
@@ -120,6 +121,7 @@ class TransactionalWriter:
                 self._produce(part)
             if not self._awaited("sending records", self._flushed):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to what was sent"))
+            # The notes go into the transaction of the records: both become visible, or neither does.
             if self._failed is None:
                 self._send_notes(
                     [TopicPartition(*part.partition, self._positions[part.partition], part.note) for part in parts]
@@ -127,6 +129,7 @@ class TransactionalWriter:
         except KafkaException as exc:
             raise self._error(self._cause(kafka_error_of(exc))) from exc
         except BaseException:  # of the records, which are made meanwhile: or the next transaction could not begin
+            # An open transaction would block the next one, and readers of committed records behind it.
             self._abort()
             raise
         self._commit()
@@ -205,6 +208,7 @@ class TransactionalWriter:
             self._awaited("committing", self._producer.commit_transaction)
         except KafkaException as exc:
             error = kafka_error_of(exc)
+            # The commit may have happened: the next writer ends it one way or the other, and reads its notes.
             if error.retriable() or error.code() == KafkaError._TIMED_OUT:
                 raise OutcomeUnknown(
                     f"no answer to a commit in {self._clients.address} for {self._clients.timeout_s:g} s: "
@@ -218,6 +222,7 @@ class TransactionalWriter:
         if error.code() != KafkaError._STATE or not self._is_open:
             return error
         try:
+            # A call that must fail: librdkafka tells the cause of a failed transaction only to the next call.
             anywhere = [TopicPartition(*next(iter(self._positions)), 0)]
             self._send_notes(anywhere)
         except KafkaException as exc:

@@ -69,7 +69,7 @@ def _is_let_go(root: Path, first: int, following: int, keep_s: Callable[[str], f
 def _delete_cells(root: Path, kept_from: int) -> None:
     for topic, queue in queues_of(root):
         cells = Cells(queue_directory(root, topic, queue))
-        for base in cells.files()[:-1]:  # the last one tells where the queue goes on
+        for base in cells.files()[:-1]:  # the last one tells where the queue continues
             with cells.open(base) as found:
                 if found[-1].position >= kept_from:
                     break
