@@ -143,12 +143,12 @@ class AsyncConsumer(WithHandlers):
         self._shards: list[_ShardLinks] = []
         self._counts = ConsumerCounts()
         self._running: Callable[[], Sequence[MessageDelivery]] = list
-        """What is being handled."""
+        """Returns the deliveries that are being handled."""
         self._is_paused = False
         self._blocked_at = -math.inf
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its figures; for `txmsg.metrics.ClientCollector`."""
         self._counts.put_figures(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
         self._subscriptions.put_figures(figures, (delivery.handler for delivery in self._running()))
 
@@ -217,7 +217,7 @@ class AsyncConsumer(WithHandlers):
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
     def _apply_settings(self, config: ClientConfig) -> None:
-        """Applies settings that an operator has changed in the first Notify database."""
+        """Apply settings that an operator has changed in the first Notify database."""
         self._set(config)
         self._workers.resize(self._concurrency)
         for shard in self._shards:
@@ -246,18 +246,18 @@ class AsyncConsumer(WithHandlers):
         )
 
     def pause(self) -> None:
-        """Stops receiving until `resume`; received messages are still handled. Returns at once. From any thread.
+        """Stop receiving until `resume`; received messages are still handled. Returns at once. From any thread.
 
         Other members of the group continue; `stop_group` stops them all.
         """
         self._pause_or_resume(True)
 
     def resume(self) -> None:
-        """Ends `pause`."""
+        """End `pause`."""
         self._pause_or_resume(False)
 
     async def stop_group(self) -> None:
-        """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
+        """Stop delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
         Received messages are still handled. Brokers stop within two seconds. The user must be allowed to administer the
         group. Raises MisuseError before `start`, and the errors of a call. With several Notify databases, all are
@@ -266,7 +266,7 @@ class AsyncConsumer(WithHandlers):
         await self._alter_group(stopped=True)
 
     async def start_group(self) -> None:
-        """Ends `stop_group`, or `txmsg group stop`."""
+        """End `stop_group`, or `txmsg group stop`."""
         await self._alter_group(stopped=False)
 
     async def _alter_group(self, *, stopped: bool) -> None:
@@ -300,7 +300,7 @@ class AsyncConsumer(WithHandlers):
     # ---- work
 
     def _hand_to_workers(self, arrival: Arrival) -> None:
-        """Hands messages that were delivered together to the workers of their handler."""
+        """Hand messages that were delivered together to the workers of their handler."""
         topic = arrival.messages[0].topic
         handler = self._subscriptions.handler_of(topic)
         if handler is None:  # no broker delivers what was not subscribed to
@@ -321,7 +321,7 @@ class AsyncConsumer(WithHandlers):
             self._suspects.put_message(delivery, arrival.losses)
 
     def _note_blocked(self, delivery: MessageDelivery, time_s: float) -> None:
-        """A handler has kept the loop from all else, also from telling brokers that this process lives."""
+        """Note that a handler has blocked the loop, and with it the reports to brokers that this process lives."""
         if time_s < self._visibility_timeout_s / 2:
             return
         self._blocked_at = asyncio.get_running_loop().time()
@@ -339,7 +339,7 @@ class AsyncConsumer(WithHandlers):
         )
 
     async def _watch(self) -> None:
-        """Logs each handler that takes too long or hangs: nothing else would show it."""
+        """Log each handler that takes too long or hangs: nothing else would show it."""
         loop = asyncio.get_running_loop()
         told: list[MessageDelivery] = []
         while True:

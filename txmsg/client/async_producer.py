@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S_MAX = 24 * 3600.0
 _RELAY_END_S = 5.0
-"""How long the relay, which leaves its turn in the business database, is waited for."""
+"""Seconds that a close waits for the relay, which gives up its turn in the business database."""
 
 
 class AsyncProducer:
@@ -131,24 +131,24 @@ class AsyncProducer:
         self._relaying: asyncio.Task[None] | None = None
 
     def _is_in_use(self, brokers: str | Sequence[str | Sequence[str]] | None) -> bool:
-        """Whether it has started with these brokers, is not closed, and neither is its loop."""
+        """Return True if it has started with these brokers, and neither it nor its loop is closed."""
         loop = self._loop
         is_started = self._sender is not None and not self._closed and loop is not None and not loop.is_closed()
         return is_started and self._addresses == shards_of(brokers, takes_memory=True)
 
     @property
     def _is_over(self) -> bool:
-        """Whether it was closed, or its loop was."""
+        """True if it or its loop was closed."""
         return self._closed or (self._loop is not None and self._loop.is_closed())
 
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
-        """Returns it to its state before the first use, with these brokers. For an application that starts again."""
+        """Return it to its state before the first use, with these brokers. For an application that starts again."""
         self._addresses = shards_of(brokers, takes_memory=True)
         self._renew()
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether it sends to several Notify databases."""
+        """True if it sends to several Notify databases."""
         return len(self._addresses) > 1
 
     @property
@@ -159,7 +159,7 @@ class AsyncProducer:
     # ---- life
 
     async def start(self) -> Self:
-        """Connects, reads the fence id and attaches for check-backs, as the first use does, too. Idempotent.
+        """Connect, read the fence id and attach for check-backs, as the first use does, too. Idempotent.
 
         Raises Unauthenticated if a broker refuses the credential. Does not wait for brokers that are unreachable.
         """
@@ -171,13 +171,14 @@ class AsyncProducer:
         return self
 
     async def close(self) -> None:
-        """Sends waiting messages and outcomes, then disconnects. Closing twice is fine."""
+        """Send waiting messages and outcomes, then disconnect. Closing twice is fine."""
         if self._closed:
             return
         self._closed = True
         if self._relaying is not None:  # first: it sends
             await _cancelled(self._relaying, wait_s=_RELAY_END_S)
         if self._sender is not None:
+            # Before the sender drains: outcomes still in the group would miss the drain, and be left to check-backs.
             self._outcomes_started.flush()
             await self._sender.drain()
         for presence in self._presences:
@@ -199,6 +200,7 @@ class AsyncProducer:
         if self._closed:
             raise MisuseError("the producer is closed: make a new one")
         assert self._starting is not None
+        # The first calls of many tasks come together: one connects, and the others wait for it.
         async with self._starting:
             if self._sender is None:
                 await self._connect()
@@ -233,7 +235,7 @@ class AsyncProducer:
             self._relay_outbox()
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its figures; for `txmsg.metrics.ClientCollector`."""
         self._counts.put_figures(figures)
         figures.add("txmsg_client_pending_items", sum(sender.pending_items() for sender in self._senders))
         if self._uses_outbox:
@@ -242,7 +244,7 @@ class AsyncProducer:
     # ---- plain messages
 
     async def send(self, message: Message) -> MessageId:
-        """Sends one message. Returns when it is on disk.
+        """Send one message. Returns when it is on disk.
 
         Raises BrokerUnavailable if it was certainly not stored, OutcomeUnknown if it may have been stored, Overloaded
         if too many messages wait, UnknownTopic.
@@ -250,7 +252,7 @@ class AsyncProducer:
         return (await self.send_many((message,)))[0]
 
     async def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
-        """Sends up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
+        """Send up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
 
         Raises the same errors as `send`.
         """
@@ -271,7 +273,7 @@ class AsyncProducer:
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     async def recall(self, message_id: MessageId) -> bool:
-        """Cancels a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
+        """Cancel a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
 
         Idempotent. Raises OutcomeExpired if the message is not known, MisuseError while its transaction is undecided
         (it can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
@@ -283,7 +285,7 @@ class AsyncProducer:
         return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
     async def register_schemas(self, *topics: Topic[Any]) -> None:
-        """Registers the schemas of these topics in each Notify database, unless they are registered.
+        """Register the schemas of these topics in each Notify database, unless they are registered.
 
         Raises MisuseError, naming the fields, if one is not compatible with the latest version, BrokerUnavailable,
         OutcomeUnknown, PermissionDenied.
@@ -294,7 +296,8 @@ class AsyncProducer:
     # ---- transactions
 
     def transaction(self, session: AsyncSession, *, wait: bool = False) -> AsyncLateTransaction:
-        """The late flow: `async with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
+        """Return a block of the late flow: `async with producer.transaction(session) as tx: ...;
+        tx.send(Message(...))`.
 
         At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
         sent to the broker. wait: True to wait for the reply to that.
@@ -302,7 +305,7 @@ class AsyncProducer:
         return AsyncLateTransaction(self, session, wait=wait)
 
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
-        """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
+        """Store the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
         Idempotent under the same transaction id. The caller must report the outcome with `end`. Without a
         check_listener there are no check-backs, and a half message whose `end` is lost is parked. Raises
@@ -346,7 +349,7 @@ class AsyncProducer:
     async def _begin_half(
         self, messages: Sequence[Message], transaction_id: TransactionId | None = None
     ) -> AsyncBegunHalf:
-        """As `half`, but returns when they are on their way, under an id that stays."""
+        """Begin to store half messages as `half`; returns when they are on their way, under an id that stays."""
         self.hooks.before_half()
         sender = self._sender_here() or await self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -363,6 +366,8 @@ class AsyncProducer:
         messages = messages_of(messages, self.encryption)
         with contextlib.ExitStack() as entered:
             trace = entered.enter_context(sending(self.tracing, "half", messages, self.group))
+            # Not a FreshEntry: the fence row is written under this id while the half message travels, so it must not
+            # get another one (0108).
             entry = SendEntry(id_bytes, messages if trace is None else trace.carried_by(messages), waiter)
             if trace is not None:
                 trace.stored(id_bytes)
@@ -370,8 +375,10 @@ class AsyncProducer:
         return entry, trace
 
     async def _wait_for(self, entry: FreshEntry, waiter: asyncio.Future[bytes], wait_s: float) -> None:
-        """Returns when the entry is answered. Raises BrokerUnavailable after wait_s."""
+        """Return when the entry is answered. Raises BrokerUnavailable after wait_s."""
         try:
+            # Not wait_for: it would cancel the waiter at the timeout, and a reply that is on its way could not roll
+            # back what was stored.
             await asyncio.wait((waiter,), timeout=wait_s)
         except asyncio.CancelledError:
             waiter.cancel()
@@ -381,16 +388,17 @@ class AsyncProducer:
             raise BrokerUnavailable(f"no broker has stored the half message within {wait_s:g} s")
 
     def _roll_back_late_from_thread(self, entry: FreshEntry) -> None:
-        """The same on the loop, after what is under way there for this entry: whoever leads its batch may wake it."""
+        """Roll back on the loop, after the work in progress for this entry there: the leader of its batch may still
+        wake it."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._roll_back_late, entry)
 
     def _roll_back_late(self, entry: FreshEntry) -> None:
-        """Nobody waits for it: rolled back if it is stored all the same."""
+        """Detach an entry without a waiting caller: it is rolled back if it gets stored."""
         self._leave(entry, TransactionState.ROLLBACK)
 
     def _check_back_if_stored(self, entry: SendEntry) -> None:
-        """The same where only a check can say what became of its transaction."""
+        """Detach an entry whose transaction only a check can decide: it is checked back if it gets stored."""
         self._leave(entry, TransactionState.UNKNOWN)
 
     def _leave(self, entry: SendEntry, state: TransactionState) -> None:
@@ -403,13 +411,14 @@ class AsyncProducer:
         entry.go_on_without(stored)
 
     def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages that are kept: encrypted, and with the context of this call."""
+        """Return messages in the form in which they are kept: encrypted, and with the context of this call."""
         messages = messages_of(messages, self.encryption)
         with sending(self.tracing, "send", messages, self.group) as trace:
             return messages if trace is None else trace.carried_by(messages)
 
     async def _half_of_kept(self, messages: Sequence[Message], born_at_us: int) -> Half:
-        """Halves of messages that were kept, under a new transaction id. Cancelled: rolled back if they are stored."""
+        """Store halves of messages that were kept, under a new transaction id. If cancelled, they are rolled back if
+        stored."""
         self.hooks.before_half()
         sender = self._sender_here() or await self._started()
         entry = FreshEntry(new_transaction_id_bytes(), messages, waiter := sender.new_waiter())
@@ -425,7 +434,7 @@ class AsyncProducer:
         return half
 
     def _use_outbox(self) -> None:
-        """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
+        """Relay the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
@@ -437,7 +446,7 @@ class AsyncProducer:
             self._loop.call_soon_threadsafe(self._relay_outbox)
 
     async def relay_outbox(self) -> int:
-        """Relays the group's outbox now, including refused messages. Returns the number of transactions.
+        """Relay the group's outbox now, including refused messages. Returns the number of transactions.
 
         Works whether or not this producer uses the outbox. Raises BrokerUnavailable if nothing could be relayed, and
         errors of the business database.
@@ -458,7 +467,7 @@ class AsyncProducer:
         )
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
-        """Reports the outcome of the local transaction. Returns when it is on disk.
+        """Report the outcome of the local transaction. Returns when it is on disk.
 
         UNKNOWN makes the broker check back. Idempotent. timeout_s shortens the wait, not the attempts, which continue
         in the background. Raises OutcomeConflict if the transaction already has the other outcome, OutcomeExpired, and
@@ -481,7 +490,7 @@ class AsyncProducer:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: that it fails is logged, once for an outage. For any thread."""
+        """Report an outcome as `end`, without waiting: a failure is logged, once for an outage. For any thread."""
         self.hooks.before_end(half, state)
         self._tell_soon(half, state)
 
@@ -505,13 +514,13 @@ class AsyncProducer:
         return self._sender
 
     def _sender_here(self) -> Sender | Shards | None:
-        """The sender if everything is as usual; None sends the caller the long way, which says what is wrong."""
+        """Return the sender in the usual case; None sends the caller to `_started`, which raises or starts."""
         # A forked child has another loop, or none: no need to ask for the pid each time.
         return None if self._closed or self._loop is not asyncio.get_running_loop() else self._sender
 
 
 async def _fence_id_of(fence: AsyncFence | None, listener: CheckMessageListener | None) -> bytes:
-    """What halves are stamped with; nothing where no fence answers checks."""
+    """Return the fence id to stamp on half messages; empty if no fence answers checks."""
     if isinstance(listener, FenceStore):
         return (await asyncio.to_thread(listener.fence_id)).bytes
     if isinstance(listener, AsyncFenceStore):
@@ -529,7 +538,7 @@ def _check_fence(fence: AsyncFence | None, group: str) -> AsyncFence:
 
 
 async def _cancelled(task: asyncio.Task[None], *, wait_s: float | None = None) -> None:
-    """Cancels a task, and returns when it has ended, or after wait_s."""
+    """Cancel a task, and return when it has ended, or after wait_s."""
     task.cancel()
     if not (await asyncio.wait((task,), timeout=wait_s))[0]:
         return

@@ -1,4 +1,4 @@
-"""What an application keeps in the Notify database and follows while it runs, with a copy for when brokers are away."""
+"""The settings of an application in the Notify database, followed while it runs, with a copy for outages of brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = EventLog(__name__)
 
 _SCOPE: Final = "app."
 _HELD_S: Final = 20.0
-"""How long a broker holds a request when nothing has changed."""
+"""Seconds that a broker holds a request while nothing changes."""
 _GRACE_S: Final = 10.0
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
@@ -72,7 +72,7 @@ class AsyncSettings:
     # ---- life
 
     async def start(self) -> Self:
-        """Returns when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
+        """Return when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
 
         Raises BrokerUnavailable if there is neither.
         """
@@ -110,7 +110,7 @@ class AsyncSettings:
         )
 
     async def close(self) -> None:
-        """Stops following changes; `get` still returns the last values. Closing twice is fine."""
+        """Stop following changes; `get` still returns the last values. Closing twice is fine."""
         following, self._following = self._following, None
         if following is not None and self._brokers is not None:
             following.cancel()
@@ -128,11 +128,11 @@ class AsyncSettings:
     # ---- values
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The value now; the default if it is not set. From any thread."""
+        """Return the present value; the default if it is not set. For any thread."""
         return self._values.get(name, default)
 
     def watch(self, name: str, changed: Changed) -> None:
-        """Calls `changed(value)` now and at each change of the setting, with None if it is unset.
+        """Call `changed(value)` now and at each change of the setting, with None if it is unset.
 
         Called on the loop, so it must not block. Its exceptions are logged.
         """
@@ -144,7 +144,7 @@ class AsyncSettings:
     # ---- following
 
     async def _follow(self, brokers: Brokers) -> None:
-        """Asks for changes until cancelled."""
+        """Ask for changes until cancelled."""
         pause_s = _PAUSE_S_MIN
         while True:
             try:
@@ -173,14 +173,14 @@ class AsyncSettings:
         await self._write_copy()
 
     async def _write_copy(self) -> None:
-        """Brings the copy up to date with what was heard."""
+        """Bring the copy up to date with what was heard."""
         values = self._values
         if self._copy is not None and self._heard.is_set() and values != self._copied:
             await asyncio.to_thread(_write, self._copy, values)
             self._copied = values
 
     async def _watch_settings(self, brokers: Brokers) -> WatchedSettings:
-        """What is set when it differs from what was told last; the first time, and after a failure, at once."""
+        """Return the settings when they differ from the last ones; the first time, and after a failure, at once."""
         is_held = self._heard.is_set() and self._refused is None
         request = WatchSettings(
             prefixes=[f"{_SCOPE}{self._prefix}"],
@@ -208,7 +208,7 @@ def _call(changed: Changed, name: str, value: str | None) -> None:
 
 
 def _read(path: Path) -> dict[str, str] | None:
-    """What the copy holds; None if there is none that can be read."""
+    """Return the values of the copy; None if there is none that can be read."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -230,13 +230,15 @@ def _read(path: Path) -> dict[str, str] | None:
 
 
 def _write(path: Path, values: Mapping[str, str]) -> None:
-    """Replaces the copy as a whole. A disk that refuses is logged: the settings themselves are here."""
+    """Replace the copy as a whole. A disk that refuses is logged: the settings themselves are here."""
     try:
         descriptor, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
                 json.dump(values, file, indent=1, sort_keys=True)
                 file.flush()
+                # Synced before the rename: after a power cut the name must not refer to an empty file, since the copy
+                # is all that a start without brokers has.
                 os.fsync(file.fileno())
             os.replace(made, path)
         except OSError:

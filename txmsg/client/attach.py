@@ -80,11 +80,13 @@ class AttachedStreams:
         )
         self.attached_to: set[str] = set()
         """Addresses of the brokers to which a stream is open now."""
+        # A broker that comes back may check thousands of transactions at once; the listener's database must not get as
+        # many connections.
         self._slots = asyncio.Semaphore(CHECKS_MAX)
         self._asker = None if listener is None else Asker(listener, threads=CHECKS_MAX, encryption=encryption)
 
     async def run(self) -> None:
-        """Attaches to every broker and stays attached, also to those that come later."""
+        """Attach to every broker and stay attached, also to those that come later."""
         changed = asyncio.Event()
         self._brokers.watch(changed.set)
         streams: dict[str, asyncio.Task[None]] = {}
@@ -104,7 +106,7 @@ class AttachedStreams:
                 self._asker.close()
 
     async def _stay_attached(self, address: str) -> None:
-        """Attaches, and again whenever the stream ends. Logs the begin and the end of an outage once each."""
+        """Attach, and again whenever the stream ends. Logs the begin and the end of an outage once each."""
         told: type[TxmsgError] | None = None
 
         def attached() -> None:
@@ -163,6 +165,8 @@ class AttachedStreams:
                         attached()
                     if frame.HasField("route_changed"):
                         self._brokers.learn(address, frame.route_changed)
+                    # A check that is dropped here is asked again after its interval; an unbounded queue of answers to a
+                    # broker that does not read would grow.
                     elif frame.HasField("check") and self._asker is not None and not answers.full():
                         tasks.create_task(self._answer(self._asker, frame.check, answers))
                 telling.cancel()

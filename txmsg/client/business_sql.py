@@ -28,19 +28,20 @@ RUNNING: Final[Mapping[Table, tuple[str, ...]]] = {
     outbox_turn_table: ("SELECT", "INSERT", "UPDATE", "DELETE"),
     inbox_table: ("SELECT", "INSERT", "UPDATE"),
 }
-"""What the role of the application needs: decorated calls, check-backs, the outbox and its relay, the inbox."""
+"""Rights that the role of the application needs: for decorated calls, check-backs, the outbox and its relay, the
+inbox."""
 PURGING: Final[Mapping[Table, tuple[str, ...]]] = {
     fence_table: ("SELECT", "DELETE"),
     inbox_table: ("SELECT", "DELETE"),
 }
-"""What `txmsg fence purge` and `purge_inbox` need."""
+"""Rights that `txmsg fence purge` and `purge_inbox` need."""
 
 DIALECTS: Final[Mapping[str, Callable[[], Dialect]]] = {
     "postgresql": postgresql.dialect,
     "mysql": mysql.dialect,
     "sqlite": sqlite.dialect,
 }
-"""By the name of `--dialect`. mysql: of MariaDB as well."""
+"""Dialects by the name of `--dialect`. mysql: of MariaDB as well."""
 
 # Made by the database: a script that held an id would give the same one to each database in which it is run.
 _NEW_ID: Final = {
@@ -53,7 +54,7 @@ _MYSQL: Final = ("mysql", "mariadb")
 
 
 def table_sql(table: Table, dialect: Dialect, *, if_not_exists: bool = False) -> Iterator[str]:
-    """The statements that make one table, with its comments and indexes.
+    """Yield the statements that create one table, with its comments and indexes.
 
     if_not_exists: keep what is there, where the database can; MySQL has no such word for an index.
     """
@@ -65,7 +66,7 @@ def table_sql(table: Table, dialect: Dialect, *, if_not_exists: bool = False) ->
 
 
 def identity_sql(dialect: Dialect) -> str:
-    """Gives the database its fence id, unless it has one.
+    """Give the database its fence id, unless it has one.
 
     With the tables, so that it is older than the snapshot of any transaction that writes a fence row.
     """
@@ -77,14 +78,14 @@ def identity_sql(dialect: Dialect) -> str:
 
 
 def all_tables_sql(dialect: Dialect) -> Iterator[str]:
-    """The statements that make what `create_tables` makes."""
+    """Yield the statements that create the tables of `create_tables`."""
     for table in metadata.sorted_tables:
         yield from table_sql(table, dialect, if_not_exists=True)
     yield identity_sql(dialect)
 
 
 def rights_sql(rights: Mapping[Table, tuple[str, ...]], role: str, dialect: Dialect) -> Iterator[str]:
-    """The statements that give a role these rights. role: as SQL writes it, see `role_sql`."""
+    """Yield the statements that grant a role these rights. role: as SQL writes it, see `role_sql`."""
     for table, granted in rights.items():
         yield f"GRANT {', '.join(granted)} ON {table.name} TO {role}"
     if dialect.name == "postgresql" and "INSERT" in rights.get(outbox_table, ()):
@@ -92,7 +93,8 @@ def rights_sql(rights: Mapping[Table, tuple[str, ...]], role: str, dialect: Dial
 
 
 def role_sql(name: str, dialect: Dialect) -> str:
-    """The name of a role as SQL writes it. MySQL's accounts have a host: `shop@10.0.0.%`; by default any, `%`."""
+    """Return the name of a role as SQL writes it. MySQL's accounts have a host: `shop@10.0.0.%`; by default any,
+    `%`."""
     if dialect.name not in _MYSQL:
         return dialect.identifier_preparer.quote_identifier(name)
     account, _, host = name.partition("@")

@@ -36,15 +36,15 @@ RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 
 _ATTEMPT_S_MIN = 0.25
 _AVOIDED_S = 5.0
-"""How long a broker that failed is chosen only where there is no other."""
+"""Seconds for which a broker that failed is chosen only if there is no other."""
 _SHARD_SIZE_BYTES = 16
 _KNOCK_S_MAX = 2.0
 _LINGER_S = 15.0
-"""How long a broker that has gone may still be told what became of its messages."""
+"""Seconds that a broker which has gone may still be told the results of its messages."""
 
 
 class BrokerCalls(Protocol):
-    """Calls to one broker, on a loop: what `Channel` is."""
+    """Calls to one broker, on a loop: the interface of `Channel`."""
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT: ...
     async def stream(
@@ -54,7 +54,7 @@ class BrokerCalls(Protocol):
 
 
 class BlockingCalls(Protocol):
-    """The same for threads: what `BlockingChannel` is."""
+    """Calls to one broker, for threads: the interface of `BlockingChannel`."""
 
     def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT: ...
     def close(self) -> None: ...
@@ -77,13 +77,14 @@ class KnownBroker:
     failed_at: float = -math.inf
 
     def call_blocking(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """One attempt of a thread. Raises as `Brokers.call`; the loop is then to be told, see `Brokers.avoid`."""
+        """Make one attempt from a thread. Raises as `Brokers.call`; report that to the loop then, see
+        `Brokers.avoid`."""
         reply = self.blocking.call(method, request, timeout_s=timeout_s)
         self.failed_at = -math.inf
         return reply
 
     async def close(self) -> None:
-        """Calls under way fail. Closing twice is fine."""
+        """Close both channels; calls in progress fail. Closing twice is fine."""
         self.blocking.close()
         await self.channel.close()
 
@@ -103,13 +104,14 @@ class Brokers:
         self._gone: set[KnownBroker] = set()
         self._listed: list[str] = []
         self._draining: frozenset[str] = frozenset()
+        # At random, not the first: processes are configured with the same list, and would all choose the same broker.
         self.current = random.choice(list(self._brokers.values()))
         self._watchers: list[Callable[[], None]] = []
         self._closing: set[asyncio.Future[None]] = set()
 
     @property
     def addresses(self) -> list[str]:
-        """Where the brokers are reached that are known now."""
+        """Addresses of the brokers that are known now."""
         return list(self._brokers)
 
     @property
@@ -122,29 +124,29 @@ class Brokers:
         return sorted(names.intersection(self._listed) or names)
 
     def name_of(self, told: str) -> str:
-        """The name of the broker with this name or address; "" if it is not known."""
+        """Return the name of the broker with this name or address; "" if it is not known."""
         address = self.address_of(told)
         return "" if address is None else self._brokers[address].name
 
     def address_of(self, told: str) -> str | None:
-        """The address of the broker with this name, or else with this address. None: it is not known."""
+        """Return the address of the broker with this name, or else with this address. None: it is not known."""
         named = (broker.address for broker in self._brokers.values() if broker.name == told)
         return next(named, told if told in self._brokers else None)
 
     def channel(self, address: str) -> BrokerCalls:
-        """The channel to one broker, for calls that mean that one only (long polls, the attach stream)."""
+        """Return the channel to one broker, for calls that mean that one only (long polls, the attach stream)."""
         return self._brokers[address].channel
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever `addresses` has changed."""
+        """Call `changed` whenever `addresses` has changed."""
         self._watchers.append(changed)
 
     def unwatch(self, changed: Callable[[], None]) -> None:
-        """The end of `watch`."""
+        """End `watch`."""
         self._watchers.remove(changed)
 
     def learn(self, address: str, route: RouteChanged) -> None:
-        """Takes the route that the broker at `address` reports: itself and the others.
+        """Take the route that the broker at `address` reports: itself and the others.
 
         One that is cut off from its database names no others.
         """
@@ -180,12 +182,12 @@ class Brokers:
         )
 
     def note_shard(self, shard: bytes) -> None:
-        """Takes the Notify database from a reply, unless it is known."""
+        """Take the Notify database from a reply, unless it is known."""
         if not self.shard and len(shard) == _SHARD_SIZE_BYTES:
             self.shard = shard
 
     async def find_shard(self, timeout_s: float) -> None:
-        """Asks the brokers, each at most once, for their Notify database. Raises the error of the last one asked."""
+        """Ask the brokers, each at most once, for their Notify database. Raises the error of the last one asked."""
         for left in range(len(self._brokers) - 1, -1, -1):
             try:
                 reply = await self.call(Notify.route, RouteRequest(), timeout_s=timeout_s)
@@ -197,22 +199,23 @@ class Brokers:
 
     @property
     def is_failing(self) -> bool:
-        """Whether all brokers that take messages have failed lately, or are cut off from the database."""
+        """True if all brokers that accept messages have failed lately, or are cut off from the database."""
         now = time.monotonic()
         return all(broker.is_cut_off or broker.failed_at >= now - _AVOIDED_S for broker in self._able())
 
     def is_cut_off(self, address: str) -> bool:
-        """Whether the broker at this address has reported last that it cannot reach the database."""
+        """Return True if the broker at this address has last reported that it cannot reach the database."""
         broker = self._brokers.get(address)
         return broker is not None and broker.is_cut_off
 
     @property
     def are_cut_off(self) -> bool:
-        """Whether all brokers that take messages report that they cannot reach the database."""
+        """True if all brokers that accept messages report that they cannot reach the database."""
         return all(broker.is_cut_off for broker in self._able())
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """One attempt at the current broker. If it fails for want of a broker, the next attempt goes to another one.
+        """Make one attempt at the current broker. If it fails for want of a broker, the next attempt goes to another
+        one.
 
         Raises BrokerUnavailable when the request certainly was not carried out, OutcomeUnknown when it may have been.
         """
@@ -226,7 +229,7 @@ class Brokers:
         return reply
 
     async def ask_any(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """As `call`, but asks one broker after the other until one answers: for what changes nothing.
+        """Call one broker after the other until one answers, as `call`: for methods that change nothing.
 
         Raises the error of the last one asked.
         """
@@ -240,7 +243,7 @@ class Brokers:
                     raise
 
     def share_s(self, timeout_s: float) -> float:
-        """How much of this time one attempt may take: a broker that hangs leaves time for another."""
+        """Return the part of this time that one attempt may take: a broker that hangs leaves time for another."""
         return timeout_s / self._shares
 
     @property
@@ -248,25 +251,27 @@ class Brokers:
         return min(len(self._brokers), 3)
 
     def avoid(self, broker: KnownBroker) -> None:
-        """The broker has failed: the next attempt goes to another one."""
+        """Send the next attempt to another broker: this one has failed."""
         broker.failed_at = time.monotonic()
         if self.current is broker:
             self.current = self._choice()
 
     async def close(self) -> None:
-        """Closes all channels; calls in flight fail. Closing twice is fine."""
+        """Close all channels; calls in flight fail. Closing twice is fine."""
         await asyncio.gather(*(broker.close() for broker in (*self._brokers.values(), *self._gone)))
 
     def _spread(self, count: int, new: set[str]) -> None:
-        """After `count` brokers were added: moves to one of them, with the probability that spreads clients evenly."""
+        """Move to one of `count` new brokers, with the probability that spreads clients evenly."""
         able = self._able()
         if self.current not in able:
             self.current = self._choice()
+        # Each client decides for itself, without knowing the others: on average the new brokers then have their share
+        # of all clients, and most clients keep their connection.
         elif count and random.random() < count / len(able):
             self.current = random.choice([broker for broker in able if broker.address in new] or able)
 
     def _is_of_shard(self, broker: KnownBroker, shard: bytes) -> bool:
-        """Notes the database of a broker. False if the others of the list have another.
+        """Note the database of a broker. False if the others of the list have another.
 
         A recreated database is another one, too: it counts when no broker of the one before is left.
         """
@@ -290,7 +295,7 @@ class Brokers:
         return True
 
     def _able(self) -> list[KnownBroker]:
-        """The brokers that take messages, as far as is known; all, if it is not."""
+        """Return the brokers that accept messages, as far as is known; otherwise all."""
         ours = self._ours()
         found = [
             broker
@@ -300,19 +305,20 @@ class Brokers:
         return found or ours
 
     def _ours(self) -> list[KnownBroker]:
-        """Those that do not belong to another database."""
+        """Return the brokers that do not belong to another database."""
         return [broker for broker in list(self._brokers.values()) if broker.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
 
     def _choice(self) -> KnownBroker:
-        """One of them that has not failed lately, else the one that failed first."""
+        """Return a broker that has not failed lately, else the one that failed first."""
         now = time.monotonic()
         able = [broker for broker in self._able() if broker.failed_at < now - _AVOIDED_S]
         return random.choice(able) if able else min(self._ours(), key=lambda broker: broker.failed_at)
 
     def _let_go(self, broker: KnownBroker) -> None:
-        """Its channel stays open for a while: what consumers still have of it can be settled."""
+        """Forget a broker, but keep its channel open for a while: consumers can settle the messages that they have from
+        it."""
         del self._brokers[broker.address]
         self._gone.add(broker)
 
@@ -322,11 +328,13 @@ class Brokers:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
+        # Not at once: handlers may still hold messages of this broker, and a broker that restarts can take their
+        # acknowledgements.
         asyncio.get_running_loop().call_later(_LINGER_S, close)
 
 
 async def knock(brokers: Brokers) -> None:
-    """Raises Unauthenticated, or MisuseError, if a broker does not let us in: before anything is started. Closes them.
+    """Raise Unauthenticated, or MisuseError, if a broker does not let us in: before anything is started. Closes them.
 
     Every other failure is left to calls that are tried again: a broker that is away is not waited for here.
     """
@@ -341,7 +349,7 @@ async def knock(brokers: Brokers) -> None:
 
 
 def retrying(timeout_s: float) -> AsyncRetrying:
-    """Retries the errors of `Brokers.call` that may pass: random exponential pauses, no attempt after the deadline.
+    """Retry the errors of `Brokers.call` that may pass: random exponential pauses, no attempt after the deadline.
 
     Nor just before it: an attempt that is cut off would turn a certain failure into an unknown outcome.
     """

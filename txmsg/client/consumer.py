@@ -38,7 +38,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
     @overload
     def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
     def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
-        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
+        """Subscribe to a topic, and decorate its handler: `handler(message)`, def or async def.
 
         topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
         tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
@@ -52,7 +52,7 @@ class Consumer(Lifecycle[AsyncConsumer]):
         return self._core.topics
 
     def run(self) -> None:
-        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes.
+        """Start, receive until `stop` is called or until SIGINT or SIGTERM, and close.
 
         Signals are caught only on the main thread, and only if nothing else handles them. A second one acts as it did
         before `run`.
@@ -63,25 +63,25 @@ class Consumer(Lifecycle[AsyncConsumer]):
         self.close()
 
     def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called by any thread, also by a handler, and before `run`.
+        """End `run`. Returns at once. May be called by any thread, also by a handler, and before `run`.
 
         Without `run` it has no effect: `close` is what ends a consumer that was started.
         """
         self._stop_wanted.set()
 
     def pause(self) -> None:
-        """Stops receiving until `resume`; received messages are still handled. Returns at once. From any thread.
+        """Stop receiving until `resume`; received messages are still handled. Returns at once. From any thread.
 
         Other members of the group continue; `stop_group` stops them all.
         """
         self._core.pause()
 
     def resume(self) -> None:
-        """Ends `pause`."""
+        """End `pause`."""
         self._core.resume()
 
     def stop_group(self) -> None:
-        """Stops delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
+        """Stop delivery to its group, in all processes, until `start_group`; as `txmsg group stop` does.
 
         Received messages are still handled. Brokers stop within two seconds. The user must be allowed to administer the
         group. Raises MisuseError before `start`, and the errors of a call.
@@ -89,9 +89,9 @@ class Consumer(Lifecycle[AsyncConsumer]):
         shared_loop().call(self._core.stop_group())
 
     def start_group(self) -> None:
-        """Ends `stop_group`, or `txmsg group stop`."""
+        """End `stop_group`, or `txmsg group stop`."""
         shared_loop().call(self._core.start_group())
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its figures; for `txmsg.metrics.ClientCollector`."""
         self._core._put_figures(figures)

@@ -1,6 +1,6 @@
-"""Where tests act on a producer or a consumer: functions that are called at its steps, and that do nothing by default.
+"""Hooks for tests in producers and consumers: functions that are called at their steps, and that do nothing by default.
 
-What a hook raises, the step raises. txmsg.testing sets hooks for the time of a block.
+An exception of a hook is raised by the step. txmsg.testing sets hooks for the time of a block.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ProducerHooks:
     before_half: Callable[[], object] = _nothing
     """Before half messages are sent."""
     after_half: Callable[[Half], object] = _nothing
-    """When half messages are stored."""
+    """Called when half messages are stored."""
     before_end: Callable[[Half, TransactionState], object] = _nothing
-    """Before the broker is told an outcome, whether the caller waits for its reply or not."""
+    """Called before the broker is told an outcome, whether or not the caller waits for its reply."""
     after_reply: Callable[[Request], object] = _nothing
-    """When a broker has replied to a request, and before anything is done with the reply: on the thread of the caller
+    """Called when a broker has replied to a request, and before the reply is processed: on the thread of the caller
     that has sent it for all who waited, or on the producer's loop."""
 
 
@@ -41,4 +41,4 @@ class ConsumerHooks:
     """Called where handlers are: on a thread for `def`, on the loop for `async def`."""
 
     before_handler: Callable[[ReceivedMessage], object] = _nothing
-    """Instead of the handler, if it raises: the message is refused."""
+    """Called instead of the handler, if it raises: the message is refused."""

@@ -37,7 +37,7 @@ class _StoredTransaction:
 
 
 class MemoryBroker:
-    """What was sent to "memory:" in this process. From any thread. A forked child begins with nothing."""
+    """The messages sent to "memory:" in this process. For any thread. A forked child begins with none."""
 
     def __init__(self) -> None:
         self._renew()
@@ -51,31 +51,31 @@ class MemoryBroker:
     def _forget(self) -> None:
         self._halves: dict[bytes, _StoredTransaction] = {}
         self._ended: dict[bytes, bool] = {}
-        """Whether a transaction was committed."""
+        """True for committed transactions, False for those rolled back."""
         self._sent: list[ReceivedMessage] = []
         self._delayed: set[tuple[bytes, int]] = set()
 
     # ---- for tests
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         with self._lock:
             self._forget()
 
     def sent(self) -> list[ReceivedMessage]:
-        """The committed messages, in the order of their commits. offset: the place in it."""
+        """Return the committed messages, in the order of their commits. offset: the place in it."""
         with self._lock:
             return [message._replace(offset=offset) for offset, message in enumerate(self._sent)]
 
     def undecided(self) -> list[ReceivedMessage]:
-        """The half messages without an outcome."""
+        """Return the half messages without an outcome."""
         with self._lock:
             return [message for stored in self._halves.values() for message in stored.messages]
 
     # ---- for clients
 
     def answer(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply to a call. Raises MisuseError for what only a broker can do."""
+        """Return the reply to a call. Raises MisuseError for methods that need a broker."""
         answer = self._ANSWERS.get(method.name)
         if answer is None:
             raise MisuseError(
@@ -86,6 +86,7 @@ class MemoryBroker:
 
     def _store_messages(self, request: pb.SendRequest) -> pb.SendReply:
         for id_bytes, of_transaction in _stored(request).items():
+            # Ids are remembered after their end, as a broker does: a retried request must not store its messages again.
             if id_bytes in self._halves or id_bytes in self._ended:
                 continue  # a repeat
             if request.half:
@@ -128,7 +129,7 @@ class MemoryBroker:
                 self._ended[id_bytes] = False
 
     def _check(self, id_bytes: bytes, stored: _StoredTransaction) -> None:
-        """Asks a client of the group, if one is there."""
+        """Ask a client of the group, if one is there."""
         first = stored.messages[0]
         check = pb.Check(
             shard=_SHARD,
@@ -174,17 +175,17 @@ class MemoryBroker:
     # ---- presence
 
     def attach(self, stream: MemoryStream) -> None:
-        """A client is there, and can be asked."""
+        """Add a client that can be asked."""
         with self._lock:
             self._streams.add(stream)
 
     def detach(self, stream: MemoryStream) -> None:
-        """The end of `attach`."""
+        """End `attach`."""
         with self._lock:
             self._streams.discard(stream)
 
     def answered(self, group: str, answer: pb.CheckAnswer) -> None:
-        """A client says what became of a transaction."""
+        """Settle a transaction by a client's answer."""
         with self._lock:
             if answer.state != pb.CheckAnswer.UNKNOWN:
                 list(self._ended_with(group, answer.transaction_id, is_commit=answer.state == pb.CheckAnswer.COMMIT))
@@ -194,12 +195,12 @@ _BROKER: Final = MemoryBroker()
 
 
 def memory() -> MemoryBroker:
-    """The one of this process."""
+    """Return the MemoryBroker of this process."""
     return _BROKER
 
 
 class MemoryStream:
-    """A client's presence at it."""
+    """A client's presence at the MemoryBroker."""
 
     def __init__(self, broker: MemoryBroker, hello: pb.Hello) -> None:
         self.group = hello.producer_group
@@ -209,31 +210,31 @@ class MemoryStream:
         broker.attach(self)
 
     async def send_request(self, request: pb.ClientFrame) -> None:
-        """Takes an answer to a check."""
+        """Take an answer to a check."""
         self._broker.answered(self.group, request.check_answer)
 
     async def receive(self) -> pb.BrokerFrame | None:
-        """The next check."""
+        """Return the next check."""
         return await self._frames.get()
 
     def close(self) -> None:
-        """Ends it. Closing twice is fine."""
+        """End it. Closing twice is fine."""
         self._broker.detach(self)
 
     def put_frame(self, frame: pb.BrokerFrame) -> None:
-        """Has the client get a frame. From any thread."""
+        """Pass a frame to the client. For any thread."""
         self._loop.call_soon_threadsafe(self._frames.put_nowait, frame)
 
 
 class MemoryChannel:
-    """What a client's loop has in place of a connection."""
+    """Takes the place of a connection on a client's loop."""
 
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """The reply."""
+        """Return the reply."""
         return memory().answer(method, request)
 
     async def stream(self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float) -> Any:
-        """The presence of a client."""
+        """Return the stream of a client that attaches."""
         assert isinstance(first, pb.ClientFrame), "no other call of a producer is a stream"
         return MemoryStream(memory(), first.hello)
 
@@ -245,7 +246,7 @@ class MemoryBlockingChannel:
     """The same for threads."""
 
     def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
-        """The reply."""
+        """Return the reply."""
         return memory().answer(method, request)
 
     def close(self) -> None:
@@ -257,7 +258,7 @@ def _error(id_bytes: bytes, error: TxmsgError) -> pb.ItemError:
 
 
 def _stored(request: pb.SendRequest) -> Mapping[bytes, _StoredTransaction]:
-    """The messages of a request by transaction."""
+    """Return the messages of a request by transaction."""
     messages: dict[bytes, list[ReceivedMessage]] = {}
     delayed: dict[bytes, set[int]] = {}
     for batch in request.batches:
@@ -278,7 +279,7 @@ def _stored(request: pb.SendRequest) -> Mapping[bytes, _StoredTransaction]:
 
 
 def _messages(topic: str, columns: Columns) -> Iterator[tuple[ReceivedMessage, bool]]:
-    """Each with whether it is to come later."""
+    """Yield each message, and True if it is delayed."""
     for row, id_bytes in enumerate(columns.transaction_id):
 
         def value(column: Sequence[Any], row: int = row) -> Any:

@@ -1,4 +1,4 @@
-"""What the constructors of producers and consumers check of their options. Knows no network."""
+"""Checks of the options of producers and consumers. Knows no network."""
 
 from __future__ import annotations
 

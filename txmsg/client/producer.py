@@ -106,23 +106,23 @@ class Producer:
 
     def _renew(self) -> None:
         self._thread: LoopThread | None = None
-        """Where it runs, once it has started."""
+        """The loop on which it runs, once it has started."""
         self._used: LoopThread | None = None
-        """Where there may be something to close, also after a start that failed."""
+        """The loop on which there may be something to close, also after a start that failed."""
         self._closed = False
         self._starting = threading.Lock()
 
     def _is_in_use(self, brokers: str | Sequence[str | Sequence[str]] | None) -> bool:
-        """Whether it has started with these brokers, and is not closed."""
+        """Return True if it has started with these brokers, and is not closed."""
         return self._thread is not None and not self._closed and self._core._is_in_use(brokers)
 
     @property
     def _is_over(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._closed
 
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
-        """Returns it to its state before the first use, with these brokers. For an application that starts again."""
+        """Return it to its state before the first use, with these brokers. For an application that starts again."""
         self._core._reopen(brokers)
         self._renew()
 
@@ -133,7 +133,7 @@ class Producer:
 
     @property
     def timeout_s(self) -> float:
-        """How long a call may take."""
+        """Seconds that a call may take."""
         return self._core.timeout_s
 
     @property
@@ -156,18 +156,18 @@ class Producer:
         return self._fence
 
     def _put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its figures; for `txmsg.metrics.ClientCollector`."""
         self._core._put_figures(figures)
 
     # ---- life
 
     def start(self) -> Self:
-        """Connects, reads the fence id and attaches for check-backs. Called by the first use. Idempotent."""
+        """Connect, read the fence id and attach for check-backs. Called by the first use. Idempotent."""
         self._started()
         return self
 
     def close(self) -> None:
-        """Sends waiting messages and outcomes, then disconnects. Closing twice is fine."""
+        """Send waiting messages and outcomes, then disconnect. Closing twice is fine."""
         with self._starting:
             if self._closed:
                 return
@@ -193,6 +193,7 @@ class Producer:
         self.close()
 
     def _started(self) -> LoopThread:
+        # Read without the lock on the hot path: it is set once, after a start that has succeeded.
         thread = self._thread
         if thread is not None and not self._closed:
             check_fork_was_told()
@@ -201,6 +202,7 @@ class Producer:
             if self._closed:
                 raise MisuseError("the producer is closed: make a new one")
             if self._thread is None:
+                # Before the start: if that fails, `close` must still end what it has begun on the loop.
                 self._used = thread = shared_loop()
                 thread.at_exit(self._core, self._core.close)
                 try:
@@ -221,14 +223,14 @@ class Producer:
         return self._core._as_sent(messages)
 
     def _use_outbox(self) -> None:
-        """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
+        """Relay the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
         self._core._use_outbox()
 
     def relay_outbox(self) -> int:
-        """Relays the group's outbox now, including refused messages. Returns the number of transactions.
+        """Relay the group's outbox now, including refused messages. Returns the number of transactions.
 
         Works whether or not this producer uses the outbox. Raises BrokerUnavailable if nothing could be relayed, and
         errors of the business database.
@@ -238,7 +240,7 @@ class Producer:
     # ---- plain messages
 
     def send(self, message: Message) -> MessageId:
-        """Sends one message. Returns when it is on disk.
+        """Send one message. Returns when it is on disk.
 
         Raises BrokerUnavailable if it was certainly not stored, OutcomeUnknown if it may have been stored, Overloaded
         if too many messages wait, UnknownTopic.
@@ -246,7 +248,7 @@ class Producer:
         return self.send_many((message,))[0]
 
     def send_many(self, messages: Sequence[Message]) -> list[MessageId]:
-        """Sends up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
+        """Send up to 1,000 messages (8 MiB) as one unit of retry, with one transaction id. Returns their ids in order.
 
         Raises the same errors as `send`.
         """
@@ -265,7 +267,7 @@ class Producer:
         return [message_id(transaction_id, n) for n in range(len(messages))]
 
     def recall(self, message_id: MessageId) -> bool:
-        """Cancels a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
+        """Cancel a delayed message. True: it will not be delivered. False: too late, it has entered its queue.
 
         Idempotent. Raises OutcomeExpired if the message is not known, MisuseError while its transaction is undecided
         (it can be rolled back), InvalidMessage for an invalid message id, BrokerUnavailable, OutcomeUnknown.
@@ -279,7 +281,7 @@ class Producer:
             ) from exc
 
     def register_schemas(self, *topics: Topic[Any]) -> None:
-        """Registers the schemas of these topics in each Notify database, unless they are registered.
+        """Register the schemas of these topics in each Notify database, unless they are registered.
 
         Raises MisuseError, naming the fields, if one is not compatible with the latest version, BrokerUnavailable,
         OutcomeUnknown, PermissionDenied.
@@ -295,7 +297,7 @@ class Producer:
     # ---- transactions
 
     def transaction(self, session: Session, *, wait: bool = False) -> LateTransaction:
-        """The late flow: `with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
+        """Return a block of the late flow: `with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
 
         At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
         sent to the broker. wait: True to wait for the reply to that.
@@ -303,7 +305,7 @@ class Producer:
         return LateTransaction(self, session, wait=wait)
 
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
-        """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
+        """Store the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
 
         Idempotent under the same transaction id. The caller must report the outcome with `end`. Without a
         check_listener there are no check-backs, and a half message whose `end` is lost is parked. Raises
@@ -321,7 +323,7 @@ class Producer:
         carry_context: bool,
         wait_s: float | None = None,
     ) -> Half:
-        """As `half`. carry_context, wait_s: as of AsyncProducer."""
+        """Store half messages as `half`. carry_context, wait_s: as of AsyncProducer."""
         self.hooks.before_half()
         self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -337,6 +339,8 @@ class Producer:
                 )
             except OutcomeUnknown as exc:
                 if wait_s is not None and isinstance(entry, FreshEntry):
+                    # The call continues with the outbox: a half message that is stored after all is rolled back now,
+                    # not only by its check-back.
                     self._core._roll_back_late_from_thread(entry)
                 raise half_unavailable(exc) from exc
             if trace is not None:
@@ -346,7 +350,7 @@ class Producer:
         return half
 
     def _begin_half(self, messages: Sequence[Message], transaction_id: TransactionId | None = None) -> BegunHalf:
-        """As `half`, but returns when they are on their way, under an id that stays."""
+        """Begin to store half messages as `half`; returns when they are on their way, under an id that stays."""
         self.hooks.before_half()
         thread = self._started()
         id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
@@ -363,7 +367,7 @@ class Producer:
         )
 
     def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
-        """Reports the outcome of the local transaction. Returns when it is on disk.
+        """Report the outcome of the local transaction. Returns when it is on disk.
 
         UNKNOWN makes the broker check back. Idempotent. timeout_s shortens the wait, not the attempts, which continue
         in the background. Raises OutcomeConflict if the transaction already has the other outcome, OutcomeExpired, and
@@ -378,11 +382,13 @@ class Producer:
                 wait_s = self._wait_s if timeout_s is None else in_seconds(timeout_s)
                 self._core._sender_started.end_by_thread(half.shard, entry, waiter, wait_s)
             except (OutcomeUnknown, KeyboardInterrupt):
+                # On the loop, which completes the waiter: the entry may be answered at this moment, and a contradiction
+                # must be logged, once.
                 thread.post(entry.forsake)
                 raise
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: that it fails is logged, once for an outage."""
+        """Report an outcome as `end`, without waiting: a failure is logged, once for an outage."""
         self._started()
         self._core._end_soon(half, state)
 
@@ -392,12 +398,13 @@ class Producer:
 
     @property
     def _wait_s(self) -> float:
-        """How long a thread waits: the sender knows the timeout, and says more when it is over."""
+        """Seconds that a thread waits: more than the timeout, because the sender's error at the timeout says more."""
         return self.timeout_s + _GRACE_S
 
 
 def _fence_of(listener: CheckMessageListener | None) -> Fence | None:
-    """Raises MisuseError for one that cannot be written from threads."""
+    """Return the fence of a FenceCheckListener, or None. Raises MisuseError for one that cannot be written from
+    threads."""
     if not isinstance(listener, FenceCheckListener):
         return None
     if not isinstance(listener.fence, Fence):

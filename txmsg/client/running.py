@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+# No lock: adding and removing one element of a set are atomic, and each transaction does both itself.
 _running: Final[set[bytes]] = set()
 os.register_at_fork(after_in_child=_running.clear)  # they are the parent's
 
 
 @contextmanager
 def running(id_bytes: bytes) -> Iterator[None]:
-    """For the time of a local transaction, whose half messages are stored."""
+    """Mark a local transaction, whose half messages are stored, as running in this process."""
     _running.add(id_bytes)
     try:
         yield
@@ -26,5 +27,5 @@ def running(id_bytes: bytes) -> Iterator[None]:
 
 
 def is_running(id_bytes: bytes) -> bool:
-    """Whether this process is running it. If so, there is no outcome."""
+    """Return True if this process is running the transaction, so that it has no outcome yet."""
     return id_bytes in _running

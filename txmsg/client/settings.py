@@ -45,7 +45,7 @@ class Settings:
         self._lock = threading.Lock()
 
     def start(self) -> Self:
-        """Returns when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
+        """Return when a broker has sent the settings, or with those of the copy after timeout_s. Idempotent.
 
         Raises BrokerUnavailable if there is neither.
         """
@@ -58,7 +58,7 @@ class Settings:
         return self
 
     def close(self) -> None:
-        """Stops following changes; `get` still returns the last values. Closing twice is fine."""
+        """Stop following changes; `get` still returns the last values. Closing twice is fine."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -72,11 +72,11 @@ class Settings:
         self.close()
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """The value now; the default if it is not set."""
+        """Return the present value; the default if it is not set."""
         return self._core.get(name, default)
 
     def watch(self, name: str, changed: Changed) -> None:
-        """Calls `changed(value)` now and at each change of the setting, with None if it is unset.
+        """Call `changed(value)` now and at each change of the setting, with None if it is unset.
 
         Called on txmsg's loop, so it must not block. Its exceptions are logged.
         """

@@ -1,7 +1,7 @@
-"""What operators set for clients at run time: followed at the brokers that a client knows, for one group.
+"""Settings that operators give clients at run time: followed at the brokers that a client knows, for one group.
 
-A long poll, as that of applications' settings: brokers keep no state for it. Nothing depends on it: while no broker
-answers, a client goes on with what it has.
+A long poll, as for the settings of applications: brokers keep no state for it. Nothing depends on it: while no broker
+answers, a client keeps its present settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txmsg.settings.clients import CLIENT, ClientConfig
 _log = EventLog(__name__)
 
 _HELD_S: Final = 240.0
-"""How long a broker holds a request when nothing has changed. There may be thousands of idle clients."""
+"""Seconds that a broker holds a request while nothing changes. There may be thousands of idle clients."""
 _GRACE_S: Final = 10.0
 _PAUSE_S_MIN: Final = 0.5
 _PAUSE_S_MAX: Final = 10.0
@@ -29,7 +29,7 @@ _CATALOGUE: Final = {each.full_name: each for each in settings_of(ClientConfig, 
 
 
 async def follow(brokers: Brokers, group: str, use: Callable[[ClientConfig], None]) -> None:
-    """Calls `use` with what is set for this group, each time that it is another; until it is cancelled."""
+    """Call `use` with the settings of this group at each change; until cancelled."""
     version, used = 0, ClientConfig()
     wait_s, pause_s = 0.0, _PAUSE_S_MIN
     while True:
@@ -52,7 +52,8 @@ async def follow(brokers: Brokers, group: str, use: Callable[[ClientConfig], Non
 
 
 def config_for(group: str, stored: Mapping[str, str]) -> ClientConfig:
-    """What holds for a group: what is set for it alone wins. Values that this release does not take are left out."""
+    """Return the settings of a group: those for the group alone win. Values that this release does not accept are
+    skipped."""
     values: dict[str, object] = {}
     for full_name, setting in _CATALOGUE.items():
         text = stored.get(f"{full_name}@{group}", stored.get(full_name))

@@ -41,11 +41,11 @@ Owner = TypeVar("Owner")
 
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
 HalfTime = Literal["first", "alongside"]
-"""Whether the half message is stored before the function runs, or while it does."""
+"""The half message is stored before the function runs ("first"), or while it runs ("alongside")."""
 
 
 class SessionDecorator(Protocol[S_co]):
-    """Takes the session parameter away: callers do not give it. S is the session, or the connection."""
+    """Removes the session parameter: callers do not pass it. S is the session, or the connection."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> Callable[P, R]: ...
@@ -169,7 +169,7 @@ def transactional_message(
     wait: bool = False,
     half: HalfTime = "first",
 ) -> Any:
-    """Decorates a function whose message is delivered if and only if its transaction commits.
+    """Decorate a function whose message is delivered if and only if its transaction commits.
 
     The half message is stored before the function runs, and its outcome is sent after the commit, without waiting for
     the reply: when the call returns, the message is certain to be delivered, and on its way. Without session= the
@@ -209,6 +209,7 @@ def transactional_message(
         )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # At decoration, so that a mistake fails the import: found at a call it would be found in production.
         _check_kinds(function, producer, session)
         signature, receiver = signature_of_calls(function, drop_session=session is not None)
         plan = MessagePlan(
@@ -234,7 +235,8 @@ def transactional_message(
 
 
 class _Flows(NamedTuple):
-    """What runs the calls of one decorated function in a session, and whether they wait for the last reply."""
+    """The functions that run the calls of one decorated function in a session, and whether they wait for the last
+    reply."""
 
     in_session: Callable[..., Any]
     in_session_async: Callable[..., Any]
@@ -336,7 +338,7 @@ def _check_outbox(name: str, producer: Producer | AsyncProducer, session: object
 
 
 def check_function(function: Callable[..., Any]) -> str:
-    """The name of what is decorated. Raises MisuseError for what does not run when it is called."""
+    """Return the name of a decorated function. Raises MisuseError for one that does not run when it is called."""
     name: str = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
         raise MisuseError(
@@ -393,7 +395,7 @@ def _check_store(name: str, listener: object, session: object, kind: type) -> No
 
 
 def signature_of_calls(function: Callable[..., Any], *, drop_session: bool) -> tuple[inspect.Signature, str | None]:
-    """The signature without the session, and the name of `self` if there is one."""
+    """Return the signature without the session, and the name of `self` if there is one."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     receiver = None

@@ -1,4 +1,4 @@
-"""What consumers of brokers and of logs have in common. Knows neither.
+"""The common part of consumers of brokers and of logs. Knows neither.
 
 lifecycle       start, run, stop, close; the asynchronous kind, and the one for threads that runs it
 options         what consumers of both sources are told, declared and checked

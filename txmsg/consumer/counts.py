@@ -1,4 +1,4 @@
-"""What a consumer has done since it was made. Counted once per request, or per part of a queue, never per message."""
+"""Counts of a consumer since it was made. Updated once per request, or per part of a queue, never per message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from txmsg.metrics.figures import Figures
 
 
 class ConsumerCounts:
-    """What a consumer has received and settled."""
+    """Counts of the messages that a consumer has received and settled."""
 
     __slots__ = ("acknowledged", "failed_calls", "received", "refused")
 
@@ -18,7 +18,7 @@ class ConsumerCounts:
         self.failed_calls = 0
 
     def put_figures(self, figures: Figures, group: str, *, held: int) -> None:
-        """Adds them, and how many messages are held."""
+        """Add the counts to figures, and the number of held messages."""
         labels = {GROUP: group}
         figures.add("txmsg_client_received_messages_total", self.received, **labels)
         figures.add("txmsg_client_acknowledged_messages_total", self.acknowledged, **labels)

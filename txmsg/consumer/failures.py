@@ -1,4 +1,4 @@
-"""What happens to a message whose handler raised: exceptions that a handler chooses, and the policy of a subscription.
+"""The future of a message whose handler raised: exceptions that a handler chooses, and the policy of a subscription.
 
 Without either the group's back-off decides. Knows neither brokers nor logs.
 """
@@ -14,7 +14,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
-"""How long a message may be put off."""
+"""Seconds by which a message may be delayed, at most."""
 
 
 class Reject(Exception):
@@ -90,7 +90,10 @@ class Retry:
                 )
 
     def _failure_of(self, exc: Exception, attempt: int, error: str) -> HandlerFailure | None:
-        """The failure to report; None: the message is acknowledged. attempt: the delivery that failed, from 1."""
+        """Return the failure to report; None: the message is acknowledged. attempt: the delivery that failed, from
+        1."""
+        # Before the policy: a handler that names a delay knows more than a rule for its type. Its message still becomes
+        # a dead letter when its retries are used up.
         if isinstance(exc, RetryAfter):
             delay_s = _delay_of(exc)
             if delay_s is None:
@@ -105,7 +108,8 @@ class Retry:
         return None if chosen is Skip else HandlerFailure(error, is_final=True, is_rejected=True)
 
     def _delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
-        """Seconds until the delivery after `attempt`; None: the group decides. chance: of the jitter, from -1 to 1."""
+        """Return the seconds until the delivery after `attempt`; None: the group decides. chance: of the jitter, from
+        -1 to 1."""
         if self.delays_s is None:
             return None
         delay_s = in_seconds(self.delays_s[min(attempt, len(self.delays_s)) - 1])
@@ -116,7 +120,7 @@ class Retry:
 
 
 def _delay_of(exc: RetryAfter) -> float | None:
-    """The delay that it names. None: it is of a class of the user's, and names none that can be kept."""
+    """Return the delay of the exception; None if it is of a user's class, and has no valid one."""
     try:
         return check_seconds("RetryAfter", exc.delay_s, least_s=0, most_s=DELAY_S_MAX)
     except Exception:  # noqa: BLE001 - the user's code: an `__init__` that sets none, a property that raises
@@ -124,13 +128,13 @@ def _delay_of(exc: RetryAfter) -> float | None:
 
 
 def check_retry(topic: str, retry: object) -> Retry | None:
-    """`retry` if a subscription may have it; else MisuseError."""
+    """Return `retry` if a subscription may have it. Raises MisuseError."""
     if not isinstance(retry, Retry | None):
         raise MisuseError(f"retry={shown(retry)} of topic {topic!r} is not a Retry: give Retry(delays_s=[1, 10, 60])")
     return retry
 
 
 _SAID: Final[list[tuple[type[Exception], type[Reject] | type[Skip]]]] = [(Skip, Skip), (Reject, Reject)]
-"""Raised by handlers on purpose: no policy changes them."""
+"""Exceptions that handlers raise on purpose: no policy changes them."""
 AS_THE_GROUP: Final = Retry()
-"""Nothing is chosen in code."""
+"""The policy without choices in code."""

@@ -1,4 +1,4 @@
-"""How often and how long the handler of a topic was called, and what it raised. Counted at each message, so cheaply."""
+"""Counts of one topic's handler: calls, durations and exceptions. Updated at each message, so cheaply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLASSES_MAX: Final = 20
 
 
 class HandlerCounts:
-    """Calls of one handler, as figures. From any thread: a lost count does no harm."""
+    """Counts of one handler's calls, as figures. For any thread: a lost count does no harm."""
 
     __slots__ = ("_failures", "_seconds")
 
@@ -22,7 +22,7 @@ class HandlerCounts:
         self._failures: Counter[str] = Counter()
 
     def called(self, seconds: float) -> None:
-        """A call has ended, however."""
+        """Count a call that has ended, with or without an exception."""
         histogram = self._seconds
         if seconds < SECONDS[0]:  # by hand, for the quick ones: a hundred thousand per second
             histogram.counts[0] += 1
@@ -31,14 +31,15 @@ class HandlerCounts:
             histogram.observe(seconds)
 
     def raised(self, error: Exception) -> None:
-        """A call has raised this."""
+        """Count an exception of a call."""
         name = type(error).__name__
+        # A bound: each class of exceptions is a time series of its own in the monitoring system.
         if name not in self._failures and len(self._failures) >= _CLASSES_MAX:
             name = OTHER
         self._failures[name] += 1
 
     def put_figures(self, figures: Figures, group: str, topic: str, *, running: int) -> None:
-        """Adds them, and how many calls are under way."""
+        """Add the counts to figures, and the number of calls in progress."""
         labels = {GROUP: group, TOPIC: topic}
         figures.add("txmsg_handler_seconds", self._seconds, **labels)
         figures.add("txmsg_handlers_running", running, **labels)

@@ -1,4 +1,4 @@
-"""How many messages a subscription, or a member of a group, may handle per second."""
+"""The number of messages that a subscription, or a member of a group, may handle per second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txmsg.wire.access.rate import TokenBucket
 
 
 class HandlerRate:
-    """When the next message, or the next list, may be handled, of so many messages per second. For any thread."""
+    """Limits the beginning of messages, or of lists, to a number of messages per second. For any thread."""
 
     def __init__(self, rate: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -18,7 +18,7 @@ class HandlerRate:
         self._lock = threading.Lock()
 
     def take_tokens(self, count: int = 1) -> float:
-        """Takes so many; in how many seconds the last of them may begin."""
+        """Take tokens; return the seconds until the last of these messages may begin."""
         with self._lock:
             now = self._monotonic()
             self._bucket.room(now)
@@ -26,11 +26,12 @@ class HandlerRate:
             return self._bucket.debt_s(now)
 
     def room(self) -> int:
-        """How many may begin now."""
+        """Return the number of messages that may begin now."""
         with self._lock:
             return self._bucket.room(self._monotonic())
 
     def wait_s(self) -> float:
-        """Seconds until there is room for one. A list may be longer than the room: the next one waits for it."""
+        """Return the seconds until there is room for one. A list may be longer than the room: the next one waits for
+        it."""
         with self._lock:
             return self._bucket.wait_s(self._monotonic())

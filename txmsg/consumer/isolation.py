@@ -1,7 +1,8 @@
-"""Lets a handler run alone in its process: one that perhaps kills it would take the messages of others along.
+"""Lets a handler run alone in its process: if it kills the process, the messages of other handlers must not be lost
+with it.
 
-Of the process, not of a consumer, for those of all consumers would be lost. Knows handlers only: what else a process
-does goes on.
+Of the process, not of a consumer, because those of all consumers would be lost. Knows handlers only: all other work of
+the process continues.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ _LOOK_S: Final = 0.005
 
 
 class Runner(Protocol):
-    """What runs handlers. It begins none while `isolation.is_closed`; may be asked by any thread."""
+    """An object that runs handlers. It begins none while `isolation.is_closed`; may be asked by any thread."""
 
     @property
     def has_waiting(self) -> bool:
-        """Whether it has messages that have not begun."""
+        """True if it has messages that have not begun."""
         ...
 
     @property
     def is_running(self) -> bool:
-        """Whether one of its handlers runs."""
+        """True if one of its handlers runs."""
         ...
 
     def wake(self) -> None:
-        """Handlers may begin again. Called by any thread."""
+        """Let handlers begin again. Called by any thread."""
         ...
 
 
 class Isolation:
-    """Which handlers of this process may begin."""
+    """Permission of this process's handlers to begin."""
 
     def __init__(self) -> None:
         self._renew()
@@ -50,41 +51,43 @@ class Isolation:
         self._runners: WeakSet[Runner] = WeakSet()
         self._wanted_count = 0
         self.is_closed = False
-        """Whether no handler may begin."""
+        """True while no handler may begin."""
         self.opened = threading.Event()
-        """The opposite, for threads."""
+        """The opposite of `is_closed`, for threads."""
         self.opened.set()
 
     def add(self, runner: Runner) -> None:
-        """From now on its handlers count."""
+        """Let a runner's handlers count from now on."""
         with self._lock:
             self._runners.add(runner)
 
     def remove(self, runner: Runner) -> None:
-        """It begins nothing more, and what it runs is not waited for."""
+        """Forget a runner: it begins nothing more, and its running handlers are not waited for."""
         with self._lock:
             self._runners.discard(runner)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a message waits that is to be handled alone: nothing more should be fetched."""
+        """True if a message waits that is to be handled alone: nothing more should be fetched."""
         return self._wanted_count > 0
 
     def want(self, count: int) -> None:
-        """So many more messages wait for that, or fewer."""
+        """Count messages that wait to be handled alone; negative when they no longer wait."""
         with self._lock:
             self._wanted_count += count
 
     @asynccontextmanager
     async def alone(self, within_s: float) -> AsyncIterator[bool]:
-        """No other handler begins within the block. Gives whether none runs, for which it waits up to within_s.
+        """Let no other handler begin within the block. Yields True if none runs, for which it waits up to within_s.
 
-        In the first half of this time those begin, too, whose messages are here already.
+        In the first half of this time, messages that are here already may still begin.
         """
+        # Polled, not awaited: the holder may be on another loop, and a blocking acquire would stop this one.
         while not self._turn.acquire(blocking=False):  # noqa: ASYNC110 - it is released by any thread
             await asyncio.sleep(_LOOK_S)
         try:
             await _until(lambda: not any(each.has_waiting or each.is_running for each in self._all()), within_s / 2)
+            # Before is_closed: a thread that sees the flag must find the event cleared, or it would not wait.
             self.opened.clear()
             self.is_closed = True
             yield await _until(lambda: not any(each.is_running for each in self._all()), within_s / 2)
@@ -101,7 +104,7 @@ class Isolation:
 
 
 async def _until(is_so: Callable[[], bool], within_s: float) -> bool:
-    """Returns when it is so, True, or when the time is over. There is no event for it: threads end handlers."""
+    """Return True when it is so, False when the time is over. There is no event to wait for: threads end handlers."""
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
     while not is_so():

@@ -33,7 +33,7 @@ C = TypeVar("C", bound="AsyncLifecycle")
 _log = EventLog(__name__)
 
 _GRACE_S: Final = 30.0
-"""How much longer than its own limits a call on the loop's thread is waited for."""
+"""Seconds beyond its own limits that a call on the loop's thread is waited for."""
 
 
 class AsyncLifecycle(ABC):
@@ -43,17 +43,17 @@ class AsyncLifecycle(ABC):
     """
 
     _has_handlers = False
-    """Whether each topic needs a handler."""
+    """True if each topic needs a handler."""
     takes_patterns = True
-    """Whether it may subscribe to topics that are not there yet, by a pattern."""
+    """True if it may subscribe to topics that do not exist yet, by a pattern."""
 
     def __init__(self, group: str, options: ConsumerOptions) -> None:
         self.group = options.group_of_member(group)
-        """The consumer group; of a broadcasting member, the one that it is by itself."""
+        """The consumer group; for a broadcasting member, its own."""
         self._start = options.start or options.start_by_default
         self._concurrency = options.concurrency
         self.close_timeout_s = in_seconds(options.close_timeout_s)
-        """How long `close` waits for handlers."""
+        """Seconds that `close` waits for handlers."""
         self._tracing = options.tracing
         self._subscriptions = Subscriptions(
             self.group, options.tracing, options.encryption, takes_patterns=self.takes_patterns
@@ -74,7 +74,7 @@ class AsyncLifecycle(ABC):
         self._begin()
 
     async def start(self) -> Self:
-        """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
+        """Start receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
         Raises MisuseError after `close`, and without subscriptions; Unauthenticated if a broker does not let us in.
         """
@@ -85,6 +85,7 @@ class AsyncLifecycle(ABC):
                 "both would share the messages: make it after forking, or give each process an instance's name"
             )
         if self._loop is None:
+            # Before anything is open, so that a mistake raises and leaves no member behind in the group.
             self._subscriptions.close(need_handlers=self._has_handlers)
             with nullcontext() if self._tracing is None else self._tracing.untraced():
                 await self._knock()
@@ -101,12 +102,14 @@ class AsyncLifecycle(ABC):
         return self
 
     async def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.
+        """Stop receiving, let handlers finish for up to close_timeout_s, settle their messages, disconnect.
 
         Idempotent. Called by a handler, it begins to close and returns at once.
         """
         closing = self._begin_close()
         if not in_handler.get():
+            # Shielded: a caller that is cancelled leaves a close that still settles messages, instead of one that
+            # stopped halfway.
             await asyncio.shield(closing)
 
     async def __aenter__(self) -> Self:
@@ -116,7 +119,7 @@ class AsyncLifecycle(ABC):
         await self.close()
 
     def _begin_close(self) -> asyncio.Task[None]:
-        """Begins what `close` waits for. To be called on the loop. Idempotent."""
+        """Begin the close that `close` waits for. To be called on the loop. Idempotent."""
         if self._closing is None:
             self._stop_wanted.set()
             self._closing = asyncio.create_task(self._close_if_open(), name=f"txmsg-close-{self.group}")
@@ -133,22 +136,22 @@ class AsyncLifecycle(ABC):
 
     @abstractmethod
     def _log_started(self, topics: str) -> None:
-        """Logs which topics it receives."""
+        """Log the topics that it receives."""
 
     async def _knock(self) -> None:  # noqa: B027 - not every consumer asks before it opens
-        """Raises what a start would only log: that a server does not let us in. Nothing is open yet."""
+        """Raise the error that a start would only log: a server refuses our credential. Nothing is open yet."""
 
     @abstractmethod
     async def _open(self) -> None:
-        """Begins to receive. Called once."""
+        """Begin to receive. Called once."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Ends what `_open` began. Called once, after it."""
+        """End what `_open` began. Called once, after it."""
 
 
 class WithHandlers(AsyncLifecycle):
-    """One whose messages are handled by functions that are subscribed to topics."""
+    """A consumer whose messages are handled by functions that are subscribed to topics."""
 
     _has_handlers = True
 
@@ -159,7 +162,7 @@ class WithHandlers(AsyncLifecycle):
     @overload
     def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
     def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
-        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
+        """Subscribe to a topic, and decorate its handler: `handler(message)`, def or async def.
 
         topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once; from
         brokers also a pattern, a prefix and `*`, of which topics may be created later.
@@ -174,7 +177,7 @@ class WithHandlers(AsyncLifecycle):
         return self._subscriptions.handled
 
     async def run(self) -> None:
-        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes. Cancelling it closes, too.
+        """Start, receive until `stop` is called or until SIGINT or SIGTERM, and close. Cancelling it closes, too.
 
         Signals are caught only on the main thread, and only if nothing else handles them: a web server's handler stays,
         and what it ends must stop or cancel this. A second signal acts as it did before `run`.
@@ -187,7 +190,7 @@ class WithHandlers(AsyncLifecycle):
                 await self.close()
 
     def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
+        """End `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
 
         Without `run` it has no effect: `close` is what ends a consumer that was started.
         """
@@ -226,7 +229,7 @@ class Lifecycle(Generic[C]):
         return self._core.group
 
     def start(self) -> Self:
-        """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
+        """Start receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
         Raises MisuseError after `close`, and without subscriptions; Unauthenticated if a broker does not let us in.
         """
@@ -242,7 +245,7 @@ class Lifecycle(Generic[C]):
         return self
 
     def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.
+        """Stop receiving, let handlers finish for up to close_timeout_s, settle their messages, disconnect.
 
         Idempotent. Called by a handler, it begins to close and returns at once.
         """

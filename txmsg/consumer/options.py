@@ -1,4 +1,4 @@
-"""What consumers of both sources are told: declared, explained and checked here, once."""
+"""Options of consumers of both sources: declared, explained and checked here, once."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ CLOSE_TIMEOUT_S_MAX: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """Options of a consumer, of whichever source. Raises MisuseError for values that cannot be."""
+    """Options of a consumer of either source. Raises MisuseError for invalid values."""
 
     concurrency: int = CONCURRENCY
     """Handlers that run at once, `def` and `async def` ones each; of a log, queues. Default 16, at most 4096."""
     close_timeout_s: Seconds = CLOSE_TIMEOUT_S
-    """How long `close` waits for handlers. Default 30, at most a day. 0 waits for none."""
+    """Seconds that `close` waits for handlers. Default 30, at most a day. 0 does not wait."""
     start: Start | None = None
-    """Where a group that is new to a topic begins. Default: its earliest message, or the latest if it broadcasts."""
+    """Start of a group that is new to a topic. Default: the topic's earliest message, or the latest if it
+    broadcasts."""
     broadcast: bool | str = False
-    """Whether each member gets every message: True, or the name of an instance that goes on where it was."""
+    """True or the name of an instance if each member gets every message; a named instance continues where it was."""
     tls: TlsChoice = None
-    """How servers are verified. Default: by the variable TXMSG_TLS_CA."""
+    """Verification of servers. Default: by the variable TXMSG_TLS_CA."""
     token: TokenChoice = None
-    """Of a user, where servers require authentication. Default: by TXMSG_TOKEN_FILE or TXMSG_TOKEN."""
+    """Token of a user, if servers require authentication. Default: by TXMSG_TOKEN_FILE or TXMSG_TOKEN."""
     tracing: Tracing | None = None
     """Traces the handlers."""
     encryption: Encryption | None = None
@@ -56,11 +57,11 @@ class ConsumerOptions:
 
     @property
     def start_by_default(self) -> Start:
-        """Where a new group begins if `start` is None."""
+        """The start of a new group if `start` is None."""
         return Start.earliest() if self.broadcast is False else Start.latest()
 
     def group_of_member(self, group: str) -> str:
-        """The group; of a broadcasting member, the one that it is by itself: GROUP%INSTANCE. Raises MisuseError."""
+        """Return the group; for a broadcasting member its own, GROUP%INSTANCE. Raises MisuseError."""
         check_name("consumer group", group)
         if self.broadcast is False:
             return group
@@ -74,14 +75,14 @@ class ConsumerOptions:
 
 
 def check_count(name: str, value: object, *, most: int) -> int:
-    """`value` as a whole number from 1 on; else MisuseError."""
+    """Return `value` if it is a whole number from 1 to `most`. Raises MisuseError."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
         return value
     raise MisuseError(f"{name}={shown(value)} must be a whole number from 1 to {most}")
 
 
 def made_as(core: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Gives a constructor that passes everything on the parameters of the class that it passes it to."""
+    """Return a decorator that gives a pass-through constructor the parameters of the class that it passes them to."""
 
     def decorated(constructor: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         of_core = signature(core)

@@ -39,48 +39,50 @@ R = TypeVar("R")
 
 
 class GroupHandler(ABC):
-    """A handler that has to know whose progress it is part of: `Subscriptions` tells it its consumer group."""
+    """A handler that has to know the group whose progress it is part of: `Subscriptions` tells it."""
 
     given: ClassVar[int] = 0
-    """How many arguments it gives to the user's function before the message, such as a session."""
+    """Number of arguments that it passes to the user's function before the message, such as a session."""
     handler: Callable[..., Any]
-    """That function. An application replaces it in a bound handler by one that fills further parameters."""
+    """The user's function. An application replaces it in a bound handler by one that fills further parameters."""
     group: str | None
     """None: that of its subscription."""
 
     def bound(self, group: str) -> Self:
-        """The same for this consumer group, unless a group was given before."""
+        """Return a copy for this consumer group, unless a group was given before."""
         bound = copy(self)
         bound.group = self.group or group
         return bound
 
     @abstractmethod
     def __call__(self, message: ReceivedMessage) -> Any:
-        """Handles it."""
+        """Handle a message."""
 
 
 def hidden_group_handler(handler: object) -> GroupHandler | None:
-    """The one that a decorator has wrapped, whose subscription cannot tell it its group."""
+    """Return the GroupHandler that a decorator has wrapped, so that its subscription cannot tell it its group; or
+    None."""
     found = unwrap(handler, stop=lambda each: isinstance(each, GroupHandler)) if callable(handler) else None
     return found if isinstance(found, GroupHandler) and found is not handler else None
 
 
 def hides_group_handler(what: str) -> MisuseError:
-    """The error for a handler of which this is so."""
+    """Return the error for a hidden GroupHandler."""
     return MisuseError(f"{what} has a decorator between @subscribe and @idempotent: put it below @idempotent")
 
 
+# Weak: the set must not keep functions alive that a program defines and drops, as tests do.
 _subscribed: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 
 
 def note_subscribed(handler: object) -> None:
-    """Remembers a function that an application has subscribed, and returned as it is."""
+    """Remember a function that an application has subscribed, and returned unchanged."""
     if isfunction(handler):
         _subscribed.add(handler)
 
 
 def refuse_subscribed(handler: object) -> None:
-    """Raises MisuseError for such a function: what @idempotent makes of it would never be called."""
+    """Raise MisuseError for a subscribed function: the result of @idempotent around it would never be called."""
     if isfunction(handler) and handler in _subscribed:
         raise MisuseError(
             f"@idempotent is above the @subscribe of {name_of_function(handler)}, which calls the function itself: put "
@@ -89,7 +91,7 @@ def refuse_subscribed(handler: object) -> None:
 
 
 def handled(name: str, result: R) -> R:
-    """What a handler has returned. Raises MisuseError for work that is yet to run, and for messages: they are not sent.
+    """Return a handler's result. Raises MisuseError for work that is yet to run, and for messages: they are not sent.
 
     name: of the handler, in the error.
     """
@@ -112,7 +114,7 @@ class ConcurrencyShare:
 
 
 class Handler:
-    """What a group does with the messages of a topic."""
+    """The handler of a topic's messages in a group."""
 
     def __init__(
         self, group: str, topic: str, function: UserFunction, retry: Retry = AS_THE_GROUP, *, is_secret: bool = False
@@ -122,20 +124,22 @@ class Handler:
         self.function = function
         self.retry = retry
         self.counts = HandlerCounts()
-        """Of its calls."""
+        """Counts of its calls."""
         self.share: ConcurrencyShare | None = None
-        """Of a handler that does not share the calls of its consumer."""
+        """Calls of a handler that does not share those of its consumer."""
         self.list_count = 1
         """Messages of one queue of a log that are handled together: so many calls at once make a list."""
         self._is_secret = is_secret
-        """Whether its errors may quote what was encrypted."""
+        """True if its errors may quote encrypted data."""
 
     def failure_of(self, message: ReceivedMessage, exc: Exception) -> HandlerFailure | None:
-        """What becomes of a message whose handler raised; None: it is done with. Logs it. Raises nothing.
+        """Return the failure of a message whose handler raised; None: the message is done. Logs it. Raises nothing.
 
-        Its text is for a person who looks at retries, in characters that can be kept.
+        Its text is for a person who looks at retries, in characters that can be stored.
         """
         try:
+            # User code runs in here: a subclass of RetryAfter with a property, an exception with a `__str__` that
+            # raises. It must refuse its message, not fail the run.
             return self._judged(message, exc)
         except Exception as wrong:  # noqa: BLE001 - the user's: what is asked of an exception may be code of its class
             kind, cause = type(exc).__name__, type(wrong).__name__
@@ -185,7 +189,7 @@ def _told(failure: HandlerFailure) -> str:
 def _typed(
     topic: Topic[Any], decrypt: Callable[[ReceivedMessage], ReceivedMessage] | None, message: ReceivedMessage
 ) -> ReceivedMessage:
-    """The message with its payload. Raises Reject for one that is not valid: no retry would mend it."""
+    """Return the message with its payload. Raises Reject for an invalid one: no retry would help."""
     if decrypt is not None:
         message = decrypt(message)
     try:
@@ -215,13 +219,13 @@ class Subscriptions:
         self._around = None if tracing is None else partial(tracing.processing, group, is_secret=is_secret)
         self._is_closed = False
         self.tags: dict[str, str] = {}
-        """Of each topic, as they were given."""
+        """Tags of each topic, as they were given."""
         self.wanted: dict[str, TagExpression] = {}
-        """The same, parsed."""
+        """Tags of each topic, parsed."""
         self.handlers: dict[str, Handler] = {}
-        """Of topics: also of those that a pattern names, when their first message has come."""
+        """Handlers by topic, including topics that match a pattern once their first message has come."""
         self._of_patterns: dict[str, Callable[[str], Handler]] = {}
-        """What makes the handler of a topic, by the pattern."""
+        """Factories of the handler of a topic, by pattern."""
 
     def add(
         self,
@@ -231,7 +235,7 @@ class Subscriptions:
         *,
         payload_type: type | None = None,
     ) -> Callable[[H], H]:
-        """Adds a topic, or a pattern; returns the decorator of its handler. Raises MisuseError, InvalidName.
+        """Add a topic, or a pattern; return the decorator of its handler. Raises MisuseError, InvalidName.
 
         payload_type: of the messages of a topic that is given by its name.
         """
@@ -295,27 +299,29 @@ class Subscriptions:
         return tuple(each for each in self.wanted if each in self.handlers or each in self._of_patterns)
 
     def handler_of(self, topic: str) -> Handler | None:
-        """Of a topic by its name, or else by the longest pattern."""
+        """Return the handler of a topic by its name, or else by the longest pattern; None if there is none."""
         found = self.handlers.get(topic)
         if found is None and (patterns := [each for each in self._of_patterns if matches(each, topic)]):
+            # Kept once found: later messages of the topic cost one dict lookup, not a comparison with each pattern.
             found = self.handlers[topic] = self._of_patterns[max(patterns, key=len)](topic)
         return found
 
     def put_figures(self, figures: Figures, running: Iterable[Handler]) -> None:
-        """Adds those of its handlers. running: the handler of each call that is under way."""
+        """Add the figures of its handlers. running: the handler of each call in progress."""
         under_way = Counter(handler.topic for handler in running)
         for topic, handler in [*self.handlers.items()]:  # a pattern may get another one meanwhile
             handler.counts.put_figures(figures, self._group, topic, running=under_way[topic])
 
     def reset_figures(self) -> None:
-        """Forgets the calls that its handlers have had: a forked child has made none of its parent's."""
+        """Forget the calls of its handlers: a forked child has made none of its parent's."""
         for handler in self.handlers.values():
             handler.counts = HandlerCounts()
 
     def close(self, *, need_handlers: bool) -> None:
-        """Takes no more: the consumer starts. Raises MisuseError for no topic, and for topics without a handler.
+        """Accept no more topics: the consumer starts. Raises MisuseError for no topic, and for topics without a
+        handler.
 
-        need_handlers: whether every topic needs one.
+        need_handlers: True if every topic needs one.
         """
         if not self.wanted:
             raise MisuseError(f"group {self._group} subscribes to nothing: call consumer.subscribe(topic) first")

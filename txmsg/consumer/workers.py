@@ -29,9 +29,9 @@ from txmsg.runtime.user_function import NotBegun, in_handler
 _log = EventLog(__name__)
 
 _CANCEL_S_MAX: Final = 1.0
-"""How long a cancelled handler may take to end."""
+"""Seconds that a cancelled handler may take to end."""
 _STEP_S_MAX: Final = 0.25
-"""For so long an `async def` handler may keep the loop from all else without being told of."""
+"""Seconds for which an `async def` handler may block the loop without a report."""
 _TURN_COUNT: Final = 50
 """Messages handled in one turn of the loop, when no handler waits for anything."""
 
@@ -49,18 +49,18 @@ class MessageRun(ABC):
 
     @abstractmethod
     def next(self, now: float) -> ReceivedMessage | None:
-        """The message to be handled now; None when the run is over. now: by the loop's clock."""
+        """Return the message to be handled now; None when the run is over. now: by the loop's clock."""
 
     @abstractmethod
     def note(self, failure: HandlerFailure | None) -> None:
-        """The message that `next` gave was handled; or its handler raised, and this is to become of it."""
+        """Note that the message of `next` was handled; or that its handler raised, with the resulting failure."""
 
     def leave(self) -> None:  # noqa: B027 - where messages go side by side, `end_run` is all
-        """The handler has not begun with the message that `next` gave. The run is over."""
+        """End the run: the handler has not begun with the message of `next`."""
 
     @abstractmethod
     def end_run(self) -> None:
-        """Nothing more of this run is handled. Called once.
+        """Settle the run, of which nothing more is handled. Called once.
 
         A handler that was cancelled ends its run, too, and nothing is noted of its message. After a close this is not
         called for runs that wait, nor for those whose `def` handlers still run.
@@ -71,11 +71,11 @@ R = TypeVar("R", bound=MessageRun)
 
 
 class Workers(Generic[R]):
-    """What handles the runs of one consumer: of each kind of handlers `count` at once.
+    """Handles the runs of one consumer: `count` of each kind of handlers at once.
 
     name: of the threads. before: called with each message where its handler is called, and instead of it if it raises.
-    blocked: called on the loop with a run whose `async def` handler kept the loop from all else, and with the seconds.
-    How many runs wait is bounded by those who put them.
+    blocked: called on the loop with a run whose `async def` handler blocked the loop, and with the seconds. The number
+    of waiting runs is bounded by the callers of `put_runs`.
     """
 
     def __init__(
@@ -92,18 +92,19 @@ class Workers(Generic[R]):
         isolation.add(self)
 
     def put_runs(self, runs: Sequence[R]) -> None:
-        """Has these runs of one topic handled. To be called on the loop."""
+        """Handle these runs of one topic. To be called on the loop."""
         if runs:
             workers = self._on_loop if runs[0].handler.function.is_coroutine else self._on_threads
             workers.put_runs(runs)
 
     def resize(self, count: int) -> None:
-        """From now on so many of each kind. Runs under way go on: while they do, more than that may be handled."""
+        """Handle `count` runs of each kind from now on. Runs in progress continue: while they do, more may be
+        handled."""
         self._on_loop.resize(count)
         self._on_threads.resize(count)
 
     def run_alone(self, run: R) -> asyncio.Event:
-        """Has this run handled at once, also while no other may begin. The event is set when it has ended."""
+        """Handle this run at once, also while no other may begin. The event is set when it has ended."""
         ended = asyncio.Event()
         self._alone.add(run)
 
@@ -111,34 +112,36 @@ class Workers(Generic[R]):
             self._alone.discard(run)
             ended.set()
 
+        # Outside the pool of `count`: a suspect must begin while all others are held back, and their places may be
+        # taken by runs that wait.
         workers = self._on_loop if run.handler.function.is_coroutine else self._on_threads
         workers.run_alone(run, end)
         return ended
 
     def running(self) -> list[R]:
-        """The runs that are being handled."""
+        """Return the runs that are being handled."""
         return [run for run in (*self._on_loop.running, *self._on_threads.running, *self._alone) if run is not None]
 
     @property
     def is_running(self) -> bool:
-        """Whether a handler runs. To be asked by any thread."""
+        """True if a handler runs. For any thread."""
         return bool(self._alone) or any(self._on_loop.running) or any(self._on_threads.running)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether runs wait. To be asked by any thread."""
+        """True if runs wait. For any thread."""
         return self._on_loop.has_waiting or self._on_threads.has_waiting
 
     def wake(self) -> None:
-        """Runs may begin again. To be called by any thread."""
+        """Let runs begin again. For any thread."""
         self._on_loop.wake()
 
     def revive(self) -> None:
-        """Replaces coroutines that a handler has cancelled: its own task, or another's. So does `put_runs`."""
+        """Replace coroutines that a handler has cancelled: its own task, or another's. `put_runs` does so, too."""
         self._on_loop.revive()
 
     async def close(self) -> None:
-        """Cancels `async def` handlers, and waits a second for them; leaves `def` handlers to end by themselves."""
+        """Cancel `async def` handlers, and wait a second for them; leave `def` handlers to end by themselves."""
         await self._on_loop.close()
         self._on_threads.close()
         isolation.remove(self)
@@ -171,6 +174,7 @@ class _LoopWorkers(Generic[R]):
         if not self._tasks:
             self._tasks = [self._new_task(place) for place in range(self._count)]
         self.revive()
+        # No bound here: the consumer fetches only as much as it has room for, so waiting would only move the queue.
         self._runs.extend(runs)
         self._wake_one()
 
@@ -251,6 +255,7 @@ class _LoopWorkers(Generic[R]):
             self.running[place] = run = self._runs.popleft()
             if isolation.is_closed:  # looked at when this one counts as running, for another thread may have closed it
                 self.running[place] = None
+                # Back to the front: runs begin in the order in which they were put.
                 self._runs.appendleft(run)
                 await self._wait()
                 continue
@@ -423,6 +428,7 @@ class _ThreadWorkers(Generic[R]):
 
     def _run(self, run: R, place: int | None = None) -> None:
         try:
+            # A fresh copy for each run: context variables that one handler sets must not reach the next message.
             self._context.copy().run(self._handle, run)
         except NotBegun:
             run.leave()
@@ -434,7 +440,7 @@ class _ThreadWorkers(Generic[R]):
             self._end_soon(run)
 
     def _leaves(self, place: int) -> bool:
-        """Whether there are more threads than there are to be. If so, this one has left on return."""
+        """Return True if there are more threads than `count`; this one has then left."""
         if self._live_count <= self._count:  # as nearly always, so without the lock
             return False
         with self._lock:
@@ -490,7 +496,7 @@ def _log_failed(run: MessageRun) -> None:
 def _in_context(
     context: contextvars.Context, work: Coroutine[Any, Any, None], run: R, blocked: Callable[[R, float], object]
 ) -> Generator[Any, Any, None]:
-    """Awaits `work`, each step of it in this context: what a handler sets is not seen by the next run.
+    """Await `work`, each step of it in this context: what a handler sets is not seen by the next run.
 
     blocked: called with the run and the seconds that a step took, if it took long.
     Not a task for each run: that costs a turn of the loop.

@@ -391,6 +391,7 @@ class _BlockingConnection:
                 self._lose("the connection was closed")
             if call.is_ended or self._lost is not None:
                 return
+        # A CANCEL is a courtesy: if it cannot be sent, the server learns of the end by its own deadline.
         with suppress(TxmsgError):
             self.send_frames(WireFrameKind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
 
@@ -407,7 +408,7 @@ class _BlockingConnection:
             self._lose(reason)
 
     def abandon(self) -> None:
-        """In a forked child, close its copy of the socket. The parent's stays open, and ends with the parent."""
+        """Close a forked child's copy of the socket. The parent's stays open, and ends with the parent."""
         self._socket.close()
 
     def _lose(self, reason: str) -> None:
@@ -580,6 +581,7 @@ class _BlockingConnection:
             return
         if kind == WireFrameKind.PING:
             return  # a server sends none to those who block
+        # A reply to a call that its thread has given up is dropped: the server sent it before it read our CANCEL.
         found = self._calls.get(number)
         if found is None or found.is_ended or (kind == WireFrameKind.PUSH and not found.gives_many):
             return

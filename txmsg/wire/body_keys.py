@@ -55,15 +55,16 @@ class BodyKeys:
         self._token = client_token(token)
 
     def encrypt(self, message: Message) -> Message:
-        """The message unchanged: brokers encrypt."""
+        """Return the message unchanged: brokers encrypt."""
         return message
 
     def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
-        """The message with its body decrypted, or unchanged if its body is not encrypted. Raises BrokerUnavailable."""
+        """Return the message with its body decrypted, or unchanged if its body is not encrypted. Raises
+        BrokerUnavailable."""
         return self.decrypt_all((message,))[0]
 
     def decrypt_all(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
-        """As `decrypt`, in one call for up to 4,096 messages of a topic."""
+        """Decrypt messages as `decrypt`, in one call for up to 4,096 messages of a topic."""
         opened = list(messages)
         by_topic: dict[str, list[int]] = defaultdict(list)
         for row, message in enumerate(opened):
@@ -76,7 +77,7 @@ class BodyKeys:
         return opened
 
     def decrypt_arrow(self, topic: str, messages: ArrowT) -> ArrowT:
-        """As `decrypt_all`, for messages of a topic in Arrow; changes the columns `body` and `headers`."""
+        """Decrypt messages of a topic in Arrow, as `decrypt_all`; changes the columns `body` and `headers`."""
         import pyarrow as pa
 
         headers = messages["headers"].to_pylist()
@@ -96,6 +97,7 @@ class BodyKeys:
     def _keys(self, topic: str, places: Sequence[_Place]) -> list[bytes]:
         keys: list[bytes] = []
         with BlockingChannel(self._brokers, tls=self._tls, token=self._token) as channel:
+            # In calls of 4,096: a broker refuses more items in one request, and holds them in memory together.
             for at in range(0, len(places), REQUEST_ITEMS_MAX):
                 part = places[at : at + REQUEST_ITEMS_MAX]
                 query = KeysQuery(

@@ -53,6 +53,7 @@ def shards_of(brokers: object, *, takes_memory: bool = False) -> list[list[str]]
         shards = [addresses_of(part) for part in brokers.split(";")]
     else:
         items = list(brokers) if isinstance(brokers, Iterable) else [brokers]
+        # A list of texts is one database, a list of lists several: so the common case needs no brackets in brackets.
         are_lists = any(isinstance(item, Iterable) and not isinstance(item, str | bytes) for item in items)
         shards = [addresses_of(item) for item in items] if are_lists else [addresses_of(items)]
     seen: set[str] = set()
@@ -64,7 +65,8 @@ def shards_of(brokers: object, *, takes_memory: bool = False) -> list[list[str]]
 
 
 def one_database_of(brokers: object) -> list[str]:
-    """As `shards_of`, for what belongs to one Notify database. Raises MisuseError if brokers of several are given."""
+    """Return the addresses of one Notify database, as `shards_of`. Raises MisuseError if brokers of several are
+    given."""
     shards = shards_of(brokers)
     given = f"are in the variable {BROKERS_VARIABLE}" if brokers is None else "were given"
     if len(shards) > 1:

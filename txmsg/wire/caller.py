@@ -67,6 +67,7 @@ def current_usage() -> Usage | None:
 def may(right: Right, name: str) -> bool:
     """Return True if the caller may do this with a name that the call has found."""
     calling = answering.get()
+    # Outside a call everything is allowed: this process itself acts.
     return calling is None or allows(calling.principal.rights, right, name)
 
 

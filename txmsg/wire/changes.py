@@ -63,6 +63,7 @@ def _json(state: State) -> str | None:
     if state is None:
         return None
     text = json.dumps(state, default=str)
+    # Cut and wrapped, so that it is still JSON.
     if len(text) > _STATE_LENGTH_MAX:
         text = json.dumps({"beginning": text[:_STATE_LENGTH_MAX]})
     return text

@@ -80,6 +80,7 @@ def set_options(sock: socket.socket) -> None:
         return
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else a small message waits behind megabytes of a large one
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
+    # Blocking clients read only while they wait, so they cannot answer pings; the kernel finds their dead peers (0054).
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
@@ -145,7 +146,7 @@ class WireConnection(asyncio.Protocol):
         self._is_held_back = self._is_finished = False
 
     def _renew(self) -> None:
-        """In a forked child, close its copy of the socket, and nothing else: so the other side sees the parent end."""
+        """Close a forked child's copy of the socket, and nothing else: so the other side sees the parent end."""
         if not self.is_lost and not self._transport.is_closing():
             self.is_lost = True  # else a child of the child would close a file of its parent's that has the number
             with suppress(OSError):  # whatever else was told of the fork has closed it
@@ -269,6 +270,8 @@ class WireConnection(asyncio.Protocol):
         """Note if the other side has read anything since the last look."""
         size_bytes = self._transport.get_write_buffer_size()
         if size_bytes < self._full_bytes:
+            # Progress counts by bytes that have left, not by an empty buffer: a slow reader of a large reply is not
+            # silent.
             self.full_since = now
         self._full_bytes = size_bytes
 
@@ -358,6 +361,7 @@ class WireConnection(asyncio.Protocol):
     def _take_part(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
         now = self.loop.time()
+        # By kind and call: an ERROR in parts may follow an incomplete PUSH of the same call.
         partial = self.partial.get((kind, call))
         if partial is None:
             allowed_bytes = self.allowed_bytes(kind, call, payload)
@@ -416,6 +420,7 @@ class WireConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up and greet; called by asyncio."""
         self._transport = cast("asyncio.Transport", transport)
+        # asyncio's default of 64 KiB is less than one frame.
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         set_options(transport.get_extra_info("socket"))
         renew_in_children(self)

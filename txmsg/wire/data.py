@@ -41,6 +41,7 @@ def split(message: Buffer) -> tuple[bytes, memoryview]:
         size_bytes, at = _varint_at(view, end + 1)
     except IndexError as exc:
         raise ProtocolError(f"a message of {len(view)} bytes is cut off in its head") from exc
+    # Compared exactly: bytes behind the data would be silently lost, and with them perhaps a field of a newer release.
     if size_bytes != len(view) - at:
         raise ProtocolError(f"a message has {len(view) - at} bytes of data, and says {size_bytes}")
     return bytes(view[:end]), view[at:]

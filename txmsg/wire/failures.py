@@ -44,6 +44,7 @@ def error_of_bytes(payload: Buffer, who: str) -> TxmsgError:
         told = CallError.FromString(bytes(payload))
     except DecodeError:
         return ProtocolError(f"{who} refused the call, and its reason of {len(payload)} bytes cannot be read")
+    # Cut and cleaned on this side as well: the text goes into logs and terminals, and the other side may be anything.
     text = printable(told.text[:TEXT_LENGTH_MAX]) or f"{who} gave no text"
     return error_of_told(told.code, text, told.begin, told.end)
 

@@ -16,6 +16,7 @@ def pack_headers(headers: Mapping[str, str]) -> bytes:
     """Return headers as stored and sent; no headers are no bytes. Equal headers give equal bytes."""
     if not headers:
         return b""
+    # Deterministic: a map has no order in Protobuf, and equal headers have to give equal bytes.
     return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
 
 

@@ -31,6 +31,7 @@ def connections_allowed(connections_max: int) -> int:
     files would also cut the server off from its database or its log.
     """
     wanted = connections_max + _FILES_RESERVED
+    # Soft limits of 1,024 are common and a leftover of select(); the hard limit is the operator's decision.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -48,6 +48,7 @@ def not_given() -> range:
 def free_ports(ports: range) -> Iterator[int]:
     """Yield ports that are free when asked for, endlessly, from a random position on."""
     start = random.SystemRandom().randrange(len(ports))
+    # Tried by binding, not read from /proc: only the kernel knows what it would refuse.
     return filter(_is_free, itertools.cycle([*ports[start:], *ports[:start]]))
 
 

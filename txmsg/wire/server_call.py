@@ -103,6 +103,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
 
     def forget_requests(self) -> None:
         """Drop the requests that were not read: the call is over."""
+        # The handler can undo what it has done for a reply that was not sent.
         self.unsent()
         self.connection.count_held_bytes(
             -sum(len(request) for request in self._requests if isinstance(request, Buffer))

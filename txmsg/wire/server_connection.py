@@ -76,6 +76,7 @@ class ServerConnection(WireConnection):
         super().connection_made(transport)
         shared = self._shared
         shared.connections.add(self)
+        # asyncio may have accepted it before the listeners were removed; the protocol is only made now.
         if shared.is_stopping:
             self.go_away(BrokerUnavailable(STOPPING))
             self.close()
@@ -320,6 +321,7 @@ class ServerConnection(WireConnection):
             )
             self._fail(call, error)
             return
+        # An error for this call only: its client has many calls in progress, which must not fail with it.
         if len(self._calls) >= self._shared.limits.calls:
             error = Overloaded(f"{len(self._calls)} calls are under way in this connection, as many as it takes")
             self._fail(call, error)

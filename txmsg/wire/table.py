@@ -141,6 +141,7 @@ class ConnectionTable:
         if not place.is_in or not place.is_stranger:
             return
         bounds = self.bounds
+        # Only known connections count here: strangers never keep out one that has authenticated.
         if self.known >= bounds.connections + (bounds.reserve if is_admin else 0):
             self._say(place.address)
             raise Overloaded(full_text(bounds.connections))
@@ -174,6 +175,7 @@ class ConnectionTable:
             self._remove(place)
         else:
             self._leave_known(place)
+        # Since now, and as the newest stranger: between two requests a client of HTTP has the same time as a new one.
         place.is_stranger, place.has_spoken, place.since = True, False, self._clock()
         place.ends_itself = ends_itself
         self._add(place)

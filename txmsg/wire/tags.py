@@ -64,6 +64,7 @@ def parse_tags(text: str) -> TagExpression:
         raise InvalidName(f"tag expression {shown(text)} has nothing beside a `||`: write it as in `signup || import`")
     if any("|" in name for name in names):
         raise InvalidName(f"tag expression {shown(text)}: tags are joined by ||, as in `signup || import`")
+    # Tried by users of other filter languages; without this check it would be a tag that no message has.
     if any("&&" in name for name in names):
         raise InvalidName(f"tag expression {shown(text)}: a message has one tag, so there is no `&&`; use ||")
     return TagExpression(frozenset(map(check_tag, names)))

@@ -40,6 +40,7 @@ def check_declared(stored: bytes | bytearray | memoryview, size_bytes: int, code
     says_size: True if a zstd frame must contain its size itself. Raises Unpackable.
     """
     if codec == "lz4":
+        # LZ4 frames need not contain their size, so the claim is bounded by the format's best ratio instead.
         if size_bytes > _LZ4_RATIO_MAX * len(stored):
             raise Unpackable(f"{len(stored)} bytes of LZ4 do not become {size_bytes}")
         return
@@ -112,6 +113,7 @@ def _end_of_lz4(frame: memoryview, size_bytes: int) -> int:
     blocks."""
     flags = frame[4]
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    # Bounded by the content: empty blocks cost a step each and add nothing, so a frame could otherwise be all blocks.
     for _ in range(_LZ4_BLOCKS_MIN + size_bytes // _LZ4_BLOCK_SIZE_BYTES):
         size = int.from_bytes(frame[at : at + 4], "little") & 0x7FFFFFFF  # the first bit: it is not compressed
         at += 4
@@ -125,8 +127,11 @@ def unzipped(stored: bytes, size_bytes_max: int) -> bytes:
     """Return all members of a GZIP text, joined; size_bytes_max + 1 bytes if it has more. Raises Unpackable."""
     parts, left_bytes, rest = [], size_bytes_max + 1, stored
     for _ in range(_GZIP_MEMBERS_MAX):
+        # One object per member: zlib stops at the end of each, while a text of GZIP may be several members, one after
+        # the other.
         unzip = zlib.decompressobj(_GZIP_WINDOW)
         try:
+            # With max_length, so a bomb stops after one byte too many, whatever it would become.
             part = unzip.decompress(rest, left_bytes)
         except zlib.error as exc:
             raise Unpackable(f"it is not GZIP, as it says: {exc}") from None

@@ -89,6 +89,7 @@ class UsersOfBrokers:
         self._access_keys = access_keys
         # Once: later, a file that cannot be read for a moment is logged, and what was read before is used.
         self._access = client_access(None, None)
+        # A quarter, so that several polls may fail before the snapshot is too old to decide by.
         self._wait_s = min(_WAIT_S_MAX, age_s_max / 4)
         self._failed = False
 
@@ -107,6 +108,7 @@ class UsersOfBrokers:
 
     async def run(self) -> None:
         """Follow the brokers until cancelled."""
+        # A cycle, so it never ends: each failure moves on to the next broker.
         for address in self._addresses:
             try:
                 async with Channel(address, **self._access) as channel:
@@ -145,6 +147,8 @@ class UsersOfBrokers:
             version=self.guard.snapshot.version, wait_ms=int(self._wait_s * 1000), access_keys=self._access_keys
         )
         reply = await channel.call(AccessWatch.watch, request, timeout_s=self._wait_s + _ANSWER_S)
+        # The same version confirms the snapshot's age: without this the guard would refuse logins although nothing has
+        # changed.
         if reply.version == self.guard.snapshot.version:
             self.guard.confirm()
         else:

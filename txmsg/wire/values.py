@@ -69,6 +69,8 @@ def packed(value: object) -> bytes:
 def check(value: object) -> None:
     """Raise MisuseError for a dataclass with a value that its field cannot have, as a user may have given it."""
     try:
+        # By the server's own reader, so a client refuses exactly the values that the server would: there is no second
+        # list of rules to keep equal.
         _read(type(value), json.loads(packed(value)), strict=True)
     except _InvalidField as exc:
         raise MisuseError(f"{exc.where}={_shown(exc.value)} is not possible: it {exc.reason}") from None
@@ -101,6 +103,8 @@ def _plain(value: Any) -> object:
             return dict(value)
         case frozenset():
             return sorted(value)
+    # Defaults are left out, so an older release is not sent fields that it lacks unless a user has set them: its strict
+    # reader would refuse the whole request.
     given = ((name, default, getattr(value, name)) for name, (_, default, _) in _fields_of(value.__class__).items())
     return {name: each for name, default, each in given if each != default}
 
@@ -156,6 +160,7 @@ def _dataclass(kind: type, value: Any, strict: bool) -> Any:
     _check(isinstance(value, dict), value, f"must be an object, a {kind.__name__}")
     for name, (_, default, _) in known.items():
         _check(name in value or default is not MISSING, value, f"lacks {name}")
+    # A request only. An ignored field of a request would be a condition or an option that silently does not apply.
     if strict and (unknown := value.keys() - known.keys()):
         raise _InvalidField(value, f"has {', '.join(sorted(unknown))}, which this release does not know: upgrade it")
     given = ((name, *known[name], each) for name, each in value.items() if name in known)
@@ -166,6 +171,8 @@ def _within(step: str, *arguments: Any, is_secret: bool = False) -> Any:
     try:
         return _read(*arguments)
     except _InvalidField as exc:
+        # The value is replaced on its way out of the recursion: errors go into logs, and a secret field may hold a list
+        # or an object whose inner reader does not know that.
         if is_secret:
             exc.value = "(a secret)"
         exc.path.append(step)
@@ -180,6 +187,7 @@ def _check(holds: bool, value: Any, reason: str) -> Any:
 
 def _one_of(choices: Iterable[str], value: Any, strict: bool) -> Any:
     found = next((each for each in choices if each == value), None)
+    # Kept as a plain text: an old console has to show the states of a newer broker, not fail on them.
     if found is None and isinstance(value, str) and not strict:
         return _text(value)  # a later release may have more
     return found if found is not None else _check(False, value, f"must be one of {', '.join(choices)}")

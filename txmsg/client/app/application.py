@@ -233,7 +233,7 @@ class Txmsg(Router):
         wait: bool = False,
         half: HalfTime = "first",
     ) -> SessionDecorator[Any]:
-        """Decorates a function whose message is delivered if and only if its transaction in `database=` commits.
+        """Decorate a function whose message is delivered if and only if its transaction in `database=` commits.
 
         The function's first parameter is a session, which callers leave out; it is `async def` where the database has
         an AsyncEngine, else `def`. It may be called before the application starts. The parameters are those of
@@ -275,7 +275,7 @@ class Txmsg(Router):
         ordering_key: object = None,
         tag: str | None = None,
     ) -> MessageId:
-        """Sends a message, or a value for a topic, at once. Returns its id when it is on disk.
+        """Send a message, or a value for a topic, at once. Returns its id when it is on disk.
 
         The parameters are those of `Transaction.send`, which sends with a transaction; errors are those of
         `Producer.send`, InvalidMessage and MisuseError. It blocks: coroutines await `send_async`. The application need
@@ -344,7 +344,7 @@ class Txmsg(Router):
         return self._producers.shared(kind, self.group, database.listener if database and has_fence else lambda: None)
 
     def on_send(self, function: S) -> S:
-        """Decorates a function that gets each message of its producers and returns the message to send instead.
+        """Decorate a function that gets each message of its producers and returns the message to send instead.
 
         If it raises, the sender's call raises that exception, and nothing is sent. Called on any thread; it must not
         block.
@@ -354,17 +354,17 @@ class Txmsg(Router):
         return function
 
     def on_startup(self, function: F) -> F:
-        """Decorates a function, def or async def, that is called when it starts, before anything is received."""
+        """Decorate a function, def or async def, that is called when it starts, before anything is received."""
         self._hooks.append(hook_of_call(function, "startup"))
         return function
 
     def on_shutdown(self, function: F) -> F:
-        """Decorates a function, def or async def, that is called when it ends, after the last handler."""
+        """Decorate a function, def or async def, that is called when it ends, after the last handler."""
         self._hooks.append(hook_of_call(function, "shutdown"))
         return function
 
     def lifespan(self, manager: Any) -> Any:
-        """Decorates a function that yields once, def or async def: it is entered at the start, and exited at the end.
+        """Decorate a function that yields once, def or async def: it is entered at the start, and exited at the end.
 
         Also takes a context manager, such as a connection pool. Hooks are entered in the order in which they are added,
         and exited in the opposite order; `def` hooks run on a separate thread.
@@ -375,7 +375,7 @@ class Txmsg(Router):
     # ---- life
 
     async def start(self) -> Self:
-        """Enters its hooks, starts its producers, and begins to receive, on this loop.
+        """Enter its hooks, start its producers, and begin to receive, on this loop.
 
         Does not wait for brokers that cannot be reached. Raises MisuseError for a group without a handler. If a hook or
         the handler of a first message closes it meanwhile, it has ended again when this returns.
@@ -466,7 +466,7 @@ class Txmsg(Router):
         )
 
     async def close(self) -> None:
-        """Stops receiving, lets handlers finish for up to close_timeout_s, sends waiting messages, and exits the hooks.
+        """Stop receiving, let handlers finish for up to close_timeout_s, send waiting messages, and exit the hooks.
 
         Call it on the loop on which it was started. Closing twice, or before a start, is fine; during the start, the
         start completes and then closes it. Called by a handler, it begins to close and returns at once, and `run` ends;
@@ -537,7 +537,7 @@ class Txmsg(Router):
         self._thread.call(self.close(), timeout_s=self.close_timeout_s + _GRACE_S)
 
     def run(self) -> None:
-        """Runs it until `stop` is called, or until SIGINT or SIGTERM. A second signal has its previous effect."""
+        """Run it until `stop` is called, or until SIGINT or SIGTERM. A second signal has its previous effect."""
         loops.run_application(self.run_async())
 
     async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
@@ -568,14 +568,14 @@ class Txmsg(Router):
             await self.close()
 
     def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called anywhere, also by a handler, and by a hook during the start."""
+        """End `run`. Returns at once. May be called anywhere, also by a handler, and by a hook during the start."""
         if (stop := self._stop) is not None:
             stop()
 
     # ---- while it runs
 
     def pause(self, group: str) -> None:
-        """Stops receiving for a group in this process until `resume`. Received messages are still handled.
+        """Stop receiving for a group in this process until `resume`. Received messages are still handled.
 
         Returns at once; may be called anywhere. `stop_group` stops a group in all processes.
         """
@@ -583,12 +583,12 @@ class Txmsg(Router):
             consumer.pause()
 
     def resume(self, group: str) -> None:
-        """Ends `pause`."""
+        """End `pause`."""
         for consumer in self._consumers_of(group):
             consumer.resume()
 
     async def stop_group(self, group: str) -> None:
-        """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
+        """Stop delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
 
         Received messages are still handled; of a log, those whose handlers run. Brokers stop within two seconds, a log
         within one. The application's user must be allowed to administer the group. Call it on the loop on which it was
@@ -598,7 +598,7 @@ class Txmsg(Router):
             await consumer.stop_group()
 
     async def start_group(self, group: str) -> None:
-        """Ends `stop_group`, or `txmsg group stop`."""
+        """End `stop_group`, or `txmsg group stop`."""
         for consumer in self._one_of_each_source(group):
             await consumer.start_group()
 

@@ -122,7 +122,7 @@ class Router:
         zone: str = "",
         missing: Missing = "earliest",
     ) -> Callable[[H], H]:
-        """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
+        """Decorate a handler, def or async def, and return it unchanged, so that tests can call it.
 
         topics: names, `Topic` objects, or patterns of brokers' topics: a prefix and `*`, as in "order.*". A topic that
         is created later and matches is found within a second or two, and read from its first message, whatever `start`.
@@ -213,7 +213,7 @@ class Router:
         """Raise MisuseError for a handler that needs a transaction, if it is known that there is no database."""
 
     def include(self, router: Router) -> None:
-        """Adds the subscriptions of another router, including those that are added to it later."""
+        """Add the subscriptions of another router, including those that are added to it later."""
         if not isinstance(router, Router):
             raise MisuseError(f"include({shown(router)}) is given no Router: write app.include(router)")
         if self in (router, *router._below()):
@@ -221,7 +221,7 @@ class Router:
         self._included.append(router)
 
     def middleware(self, around: M) -> M:
-        """Decorates a function that takes a message and returns a context manager around its handling.
+        """Decorate a function that takes a message and returns a context manager around its handling.
 
         The first one added is the outermost; those of an application are outside those of its routers. An exception
         that leaves it counts as one of the handler; if it suppresses an exception, the message is acknowledged. It is

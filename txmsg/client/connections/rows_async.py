@@ -21,7 +21,7 @@ from txmsg.message import TransactionId
 
 
 async def write_fence(driver: AsyncDriver, connection: Any, transaction_id: TransactionId, fence_id: UUID) -> None:
-    """Raises TransactionRefused if there is a row of this id, MisuseError for the database of another fence."""
+    """Raise TransactionRefused if there is a row of this id, MisuseError for the database of another fence."""
     try:
         written = await driver.execute(connection, INSERT_FENCE, driver.id_of(transaction_id), driver.id_of(fence_id))
     except Exception as exc:
@@ -40,7 +40,7 @@ async def write_fence(driver: AsyncDriver, connection: Any, transaction_id: Tran
 
 
 async def record(driver: AsyncDriver, connection: Any, row: dict[str, object], *, goes_on: bool = False) -> bool:
-    """Writes the row of a message that is handled. False: it was handled before.
+    """Write the row of a message that is handled. False: it was handled before.
 
     goes_on: the transaction does so then, which PostgreSQL aborts after an error.
     """
@@ -61,7 +61,7 @@ async def record(driver: AsyncDriver, connection: Any, row: dict[str, object], *
 async def write_outbox(
     connection: Any, group: str, transaction_id: TransactionId, stored_key: str | None, messages: str
 ) -> None:
-    """Adds a row of the outbox in the transaction of the connection. Raises StorageError, MessageTooLarge."""
+    """Add a row of the outbox in the transaction of the connection. Raises StorageError, MessageTooLarge."""
     driver = driver_of_async(connection)
     assert driver is not None, "the transaction has begun on it"
     if len(messages) > PACKET_CHECKED_BYTES and isinstance(driver, AsyncMySQL):

@@ -23,7 +23,8 @@ _log = EventLog(__name__)
 _SAVEPOINT: Final = "SAVEPOINT txmsg_own"
 _RELEASE: Final = "RELEASE SAVEPOINT txmsg_own"
 _IS_OVER: Final = frozenset({"3B001", "25P01", "25P02", 1305})
-"""How the release fails when there is no such savepoint, no transaction, an aborted one. SQLite has no code for it."""
+"""Codes of the release's failure without such a savepoint, without a transaction, and in an aborted one. SQLite has no
+code for it."""
 
 WriteRow = Callable[[Driver, Any], None]
 
@@ -46,6 +47,8 @@ class ConnectionTransaction:
     def __enter__(self) -> Any:
         self._driver, self._connection = self._opened.__enter__()
         try:
+            # A transaction that its owner may roll back after our COMMIT was reported would deliver a message without
+            # its effects.
             if self._driver.is_in_transaction(self._connection):
                 raise MisuseError(
                     f"session= of {self._owner} gave a connection that is in a transaction already, which may still "
@@ -57,6 +60,8 @@ class ConnectionTransaction:
             try:
                 if self._write_row is not None:
                     self._write_row(self._driver, self._connection)
+                # After the own row, never before it: a savepoint that can be released then proves that the row is in
+                # the same transaction.
                 self._driver.execute(self._connection, _SAVEPOINT)
             except BaseException as exc:
                 self._roll_back(exc)

@@ -1,4 +1,4 @@
-"""What `@transactional_message` does around the call of a function.
+"""The flows of `@transactional_message` around the call of a function.
 
 body         from the arguments of a call to its messages
 flow_async, late_async, joined_async   the classic flow; the late flow; that of a transaction that is not ours

@@ -18,7 +18,8 @@ Builder = Callable[..., Message | Sequence[Message] | bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePlan:
-    """How the messages of a decorated function are made. Raises MisuseError for a key that names no argument.
+    """The way from the arguments of a decorated function to its messages. Raises MisuseError for a key that names no
+    argument.
 
     owner: the function, as errors name it. signature: that of the calls, without the session. receiver: the name of
     `self`, which is no part of the message. gives_session: callers leave the session out.
@@ -80,14 +81,15 @@ class MessagePlan:
         return [name for name in self.signature.parameters if name != self.receiver]
 
     def _call(self) -> str:
-        """The arguments of one call, untyped."""
+        """Return the arguments of one call as text, untyped."""
         parameters = [
             self.signature.parameters[name].replace(annotation=inspect.Parameter.empty) for name in self._names()
         ]
         return str(inspect.Signature(parameters))
 
     def messages(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Message]:
-        """The messages of one call. Raises TypeError for arguments that do not fit, InvalidMessage, MisuseError."""
+        """Return the messages of one call. Raises TypeError for arguments that do not fit, InvalidMessage,
+        MisuseError."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as exc:
@@ -96,6 +98,7 @@ class MessagePlan:
         bound.apply_defaults()
         arguments = {name: value for name, value in bound.arguments.items() if name != self.receiver}
         if isinstance(self.topic, Topic):
+            # Built before the half message is sent, so that an invalid argument fails while nothing has happened yet.
             return [self.topic.message(self._payload(self.topic, arguments), tag=self.tag)]
         built: object
         if self.builder is None:
@@ -116,7 +119,7 @@ class MessagePlan:
         return messages
 
     def _payload(self, topic: Topic[Any], arguments: Mapping[str, object]) -> object:
-        """The only argument, if it is a payload; else the body made of all arguments."""
+        """Return the only argument, if it is a payload; else the body made of all arguments."""
         if len(arguments) == 1:
             (argument,) = arguments.values()
             if isinstance(argument, topic.payload_type):
@@ -155,7 +158,7 @@ class MessagePlan:
 
 
 def body_of_arguments(arguments: Mapping[str, object], *, owner: str) -> bytes:
-    """The arguments as one JSON object in UTF-8. UUID, Decimal, datetime, date and time become strings.
+    """Return the arguments as one JSON object in UTF-8. UUID, Decimal, datetime, date and time become strings.
 
     Raises InvalidMessage naming the argument that JSON cannot carry (NaN and infinities are among these), and `owner`,
     the function that was called.

@@ -39,7 +39,8 @@ R = TypeVar("R")
 async def run(
     producer: AsyncHalfSender, messages: Sequence[Message], work: Callable[[], Awaitable[R]], *, wait: bool = False
 ) -> R:
-    """Half messages, then `work`, which owns its transaction, then the outcome. wait: also for the reply to that."""
+    """Store the half messages, run `work`, which owns its transaction, and report the outcome. wait: also wait for the
+    reply to it."""
     half = await producer.half(messages)
     try:
         with local_transaction(half.trace), running(half.id_bytes):
@@ -61,11 +62,14 @@ async def run_in_session(
     wait: bool = False,
     alongside: bool = False,
 ) -> R:
-    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome.
+    """Store the half messages, run `work` in a session of `factory` behind its fence row, commit, and report the
+    outcome.
 
     wait: also for the reply to the outcome. alongside: the half messages are on their way while `work` runs, and the
     commit waits until they are stored.
     """
+    # First: inside another transaction of this database it would commit one of its own, whatever becomes of the outer
+    # one.
     refuse_nested(owner, producer.fence)
     half = await (producer._begin_half(messages) if alongside else producer.half(messages))
     return await go_on_in_session(producer, half, factory, work, owner=owner, wait=wait)
@@ -80,7 +84,7 @@ async def go_on_in_session(
     owner: str,
     wait: bool,
 ) -> R:
-    """What comes after the half messages were stored, or are on their way."""
+    """Run the part of the flow after the half messages were stored, or are on their way."""
     begun = None if isinstance(half, Half) else half
     local = AsyncLocalTransaction(
         producer.fence, half.transaction_id, owner, before_commit=None if begun is None else begun.stored
@@ -93,6 +97,8 @@ async def go_on_in_session(
         if stored is not None:
             state = TransactionState.UNKNOWN
             fence_check = _fence_check(producer, factory)
+            # Asked at once instead of leaving it to the check-back: reading the fence as a check does also writes
+            # ROLLBACK into it, so the transaction cannot commit afterwards.
             if fence_check is not None and _was_not_sent(local.guard, exc):
                 state = await settle_by_fence(fence_check, stored)
             await report_outcome(producer, stored, state, wait=isinstance(exc, Exception))
@@ -106,7 +112,7 @@ async def go_on_in_session(
 
 
 def _stored(half: Half | AsyncBegunHalf) -> Half | None:
-    """None while it is not known to be stored."""
+    """Return the half messages, or None while they are not known to be stored."""
     return half if isinstance(half, Half) else half.half
 
 
@@ -132,7 +138,7 @@ class AsyncLocalTransaction:
         self._before_commit = before_commit
 
     async def run(self, factory: Callable[[], Any] | AsyncFenceStore[Any], work: Callable[[Any], Awaitable[R]]) -> R:
-        """What `work` returns, if it is committed."""
+        """Return the result of `work`, once it is committed. Raises if it may not be."""
         if isinstance(factory, AsyncFenceStore):
             return await self._run_in(factory.transaction(self._transaction_id), work)
         opened = factory()
@@ -151,6 +157,8 @@ class AsyncLocalTransaction:
                 await in_session_async(session, lambda _: watch.end_work())
                 if self._before_commit is not None:
                     await self._before_commit()
+                # From here on the outcome is the fence's to tell: an exception of commit() may come after the database
+                # has committed.
                 await session.commit()
                 watch.check_committed()
         return result
@@ -180,7 +188,7 @@ def _fence_check(
 
 
 def _was_not_sent(guard: SessionGuard | None, exc: BaseException) -> bool:
-    """Whether our COMMIT was not sent, and there is time to ask what became of the transaction."""
+    """Return True if our COMMIT was not sent, and there is time to ask for the transaction's outcome."""
     return isinstance(exc, Exception) and (guard is None or not guard.commit_sent)
 
 
@@ -202,7 +210,7 @@ async def settle_by_fence(
 
 
 async def report_commit(producer: AsyncHalfSender, half: Half, *, wait: bool = False) -> None:
-    """Tells the broker that the transaction committed.
+    """Report the commit to the broker.
 
     Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
     request, or when too many are under way.
@@ -211,7 +219,7 @@ async def report_commit(producer: AsyncHalfSender, half: Half, *, wait: bool = F
 
 
 async def report_outcome(producer: AsyncHalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
-    """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
+    """Report the outcome to the broker; a failure is logged, not raised, because the transaction is over.
 
     wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.
     """

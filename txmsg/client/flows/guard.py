@@ -50,8 +50,8 @@ class SessionGuard:
     """A context manager around user code and the commit after it.
 
     Inside it, committing the transaction raises MisuseError, and so do text that ends it, a statement after it was
-    rolled back, and a statement on a second database; code that goes on after such a refusal fails at its end.
-    Savepoints are free, and a rollback that is followed by an exception is fine. `end_work` ends the part in which
+    rolled back, and a statement on a second database; code that continues after such a refusal fails at its end.
+    Savepoints are allowed, and a rollback that is followed by an exception is fine. `end_work` ends the part in which
     user code runs; `session.commit()` may follow, then `check_committed`.
 
     own_row: says whether the flow's own row is in the connection's transaction; None until it is written.
@@ -60,18 +60,18 @@ class SessionGuard:
     def __init__(self, session: Session, *, owner: str, savepoints: SavepointListener | None = None) -> None:
         self.own_row: Callable[[Connection], bool] | None = None
         self.commit_sent = False
-        """Whether COMMIT may have reached the database."""
+        """True if COMMIT may have reached the database."""
         self._savepoints = savepoints
         self._session = session
         self._owner = owner
         self._root: SessionTransaction | None = None
         self._connection: Connection | None = None
         self._watched: list[Connection] = []
-        """That connection, and others that were refused: a session goes on using what it was refused."""
+        """That connection, and others that were refused: a session may continue to use a refused one."""
         self._flow_commits = False
-        """Whether it is the flow that has the session commit."""
+        """True while the flow itself has the session commit."""
         self._work_ended = False
-        """Whether no code of the user's runs any more."""
+        """True once no user code runs any more."""
         self._refusal: MisuseError | None = None
         self._noted: BaseException | None = None
         self._codes: set[int | str] = set()
@@ -103,7 +103,7 @@ class SessionGuard:
     # ---- the end
 
     def check_intact(self) -> None:
-        """Raises MisuseError when the code ended the transaction and went on as if not, or left a savepoint open."""
+        """Raise MisuseError if the code ended the transaction and continued as if not, or left a savepoint open."""
         if self._refusal is not None:
             raise self._refusal
         if self._session.get_transaction() is not self._root:
@@ -115,9 +115,9 @@ class SessionGuard:
             raise MisuseError(f"a savepoint is still open at the end of {self._owner}: end it inside")
 
     def end_work(self, *, is_last: bool = True) -> None:
-        """Flushes. Raises MisuseError when the transaction is not what it was; else it may be committed.
+        """Flush. Raises MisuseError if the transaction is not the one that began; otherwise it may be committed.
 
-        is_last: False where it is called again behind what the user has listen to `before_commit`.
+        is_last: False if it is called again after the user's listeners to `before_commit`.
         """
         self.check_intact()
         self._flush()
@@ -128,16 +128,16 @@ class SessionGuard:
         self._work_ended = is_last
 
     def leave_commit_to_others(self) -> None:
-        """For a transaction that is not the flow's: whoever has begun it commits it, at any time."""
+        """Allow the commit at any time: the transaction is not the flow's, and its owner commits it."""
         self._flow_commits = self._work_ended = True
 
     @property
     def is_committed(self) -> bool:
-        """Whether a commit that has returned committed what was proved."""
+        """True if a commit that has returned committed what was proved."""
         return self.commit_sent and self._noted is None
 
     def _flush(self) -> None:
-        """Also what the user's listeners to a flush have changed: COMMIT would flush it later."""
+        """Flush, also the changes of the user's listeners to a flush: COMMIT would flush them later."""
         for _ in range(_FLUSHES_MAX):
             self._session.flush()
             if not (self._session.new or self._session.dirty or self._session.deleted):
@@ -148,7 +148,7 @@ class SessionGuard:
         )
 
     def check_committed(self) -> None:
-        """Raises unless `session.commit()`, which has returned, committed what was proved."""
+        """Raise unless `session.commit()`, which has returned, committed what was proved."""
         if self._connection is not None and not self.commit_sent:
             raise MisuseError(
                 f"session.commit() at the end of {self._owner} committed nothing: its connection belongs to a "
@@ -161,7 +161,7 @@ class SessionGuard:
             ) from self._noted
 
     def _prove(self, connection: Connection) -> None:
-        """Raises MisuseError unless the transaction is still the one that began. Asks only where there is a doubt."""
+        """Raise MisuseError unless the transaction is still the one that began. Asks only where there is a doubt."""
         error = self._lost or self._noted
         if error is not None:
             if self._lost is not None or connection.invalidated or not self._survived(connection):
@@ -201,7 +201,7 @@ class SessionGuard:
     # ---- what is heard meanwhile
 
     def committing_session(self) -> None:
-        """The session is about to commit its transaction."""
+        """Refuse the commit that the session is about to begin, unless the flow has it commit."""
         if not self._flow_commits:
             self._refuse_commit()
 
@@ -226,7 +226,7 @@ class SessionGuard:
         )
 
     def begun(self, connection: Connection) -> None:
-        """A transaction of the session has its first statement on this connection."""
+        """Check a connection on which a transaction of the session has its first statement."""
         self._watch(connection)
         if self._root is not None and self._root is not self._session.get_transaction():
             self._refuse(
@@ -261,7 +261,7 @@ class SessionGuard:
             self._watched.append(connection)
 
     def executing(self, connection: Connection, sql: str) -> None:
-        """A statement is about to be sent."""
+        """Check a statement that is about to be sent."""
         if connection is not self._connection and self._refusal is not None:
             raise self._refusal  # of this connection, which the session uses nevertheless
         if self._lost is not None:
@@ -281,7 +281,7 @@ class SessionGuard:
                 connection.connection.cursor().execute("BEGIN")
 
     def executed(self, connection: Connection, sql: str) -> None:
-        """A statement was carried out. One of savepoints that failed has changed none."""
+        """Note a statement that was carried out. A savepoint statement that failed has changed none."""
         if self._savepoints is not None:
             for kind, what in steps(sql, connection.dialect.name):
                 self._tell_of_savepoint(self._savepoints, kind, what, connection.dialect)
@@ -296,10 +296,12 @@ class SessionGuard:
                 listener.rolled_back_to(name)
 
     def failed(self, connection: Connection, error: BaseException) -> None:
-        """A statement has failed, whether that is caught or not."""
+        """Note a statement that has failed, whether or not the error is caught."""
         if isinstance(error, MisuseError):
             return  # ours, and nothing was sent
         codes = codes_of(error)
+        # The first error is the one to report: after it PostgreSQL refuses every statement with 25P02, which would hide
+        # the reason.
         if self._noted is None or _IN_ABORTED not in codes:  # that one only follows from another
             self._noted = error
         self._codes |= codes
@@ -308,18 +310,19 @@ class SessionGuard:
             self._lost = error
 
     def begun_nested(self, nested: SessionTransaction) -> None:
-        """The session's SAVEPOINT was carried out, before the first statement in it."""
+        """Note that the session's SAVEPOINT was carried out, before the first statement in it."""
         if self._savepoints is not None:
             self._savepoints.begun(nested)
 
     def rolled_back(self, transaction: SessionTransaction) -> None:
-        """A transaction of the session, or a savepoint, was rolled back. Of one that was sent, its statements tell."""
+        """Note the rollback of a transaction of the session, or of a savepoint that was never sent; a sent one is noted
+        by its statements."""
         if self._savepoints is not None and not transaction._connections:
             self._savepoints.rolled_back_unsent(transaction)
 
 
 def check_session(owner: str, session: object, kind: type[Session | AsyncSession]) -> None:
-    """Raises MisuseError unless `session` is of this kind, and commits what it has begun."""
+    """Raise MisuseError unless `session` is of this kind, and commits what it has begun."""
     if isinstance(session, Connection | AsyncConnection):
         # It has events before its commit only: what became of it could not be told.
         raise MisuseError(
@@ -341,7 +344,7 @@ def check_session(owner: str, session: object, kind: type[Session | AsyncSession
 
 
 def keep_loaded(session: Session, owner: str) -> None:
-    """Keeps what a new session has loaded after its commit. Raises MisuseError for one that is in a transaction."""
+    """Keep what a new session has loaded after its commit. Raises MisuseError for one that is in a transaction."""
     if session.in_transaction():
         raise MisuseError(
             f"session= of {owner} gave a session that is already in a transaction: give a sessionmaker, whose sessions "
@@ -378,6 +381,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _add(guards: WeakKeyDictionary[Any, tuple[SessionGuard, ...]], key: object, guard: SessionGuard) -> None:
+    # A new tuple, never a changed list: an event that runs at this moment iterates over the old one.
     guards[key] = (*guards.get(key, ()), guard)
 
 
@@ -398,6 +402,8 @@ def _listen_to_sessions() -> None:
 def _listen_to_engine(engine: Engine) -> None:
     if engine in _engines:
         return
+    # Two threads that see an engine for the first time would each add listeners, and every statement would be checked
+    # twice.
     with _listening:
         if engine.dialect not in _dialects:  # which engines with other execution options share
             event.listen(engine, "handle_error", _handle_error, insert=True)  # before one that raises

@@ -1,6 +1,6 @@
 # Generated from halves_async.py by `make generate`: change that one.
 
-"""What the flows need of a producer."""
+"""The interface of producers that the flows need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flows need of a producer."""
+"""The interface of producers that the flows need."""
 
 from __future__ import annotations
 

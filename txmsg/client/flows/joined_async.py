@@ -1,4 +1,4 @@
-"""Messages that leave with a transaction that is not ours: whoever has begun it ends it.
+"""Messages that are sent with a transaction that is not ours: its owner begins and ends it.
 
 Events of the session take the place of the late flow's block. Right before COMMIT the fence row is written and the half
 messages are stored; when the transaction has ended, and has given back its connection, brokers are told. Rolled back,
@@ -37,7 +37,7 @@ _OWNER: Final = "the transaction that app.join(session) has joined"
 
 
 class AsyncJoinedTransaction(Transaction):
-    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it.
+    """The result of `join`: for the transaction that the session is in, or begins now. Ends with it.
 
     Its session has to be closed: one that is dropped meanwhile keeps its connection.
     """
@@ -66,7 +66,7 @@ class AsyncJoinedTransaction(Transaction):
         return message_id(self.transaction_id, place)
 
     def require(self, producer: AsyncHalfSender) -> None:
-        """Raises MisuseError unless it is this producer that it sends by."""
+        """Raise MisuseError unless the transaction sends by this producer."""
         if producer is not self._producer:
             raise MisuseError(
                 "app.join(session): another application has joined the transaction of this session, and its messages "
@@ -74,15 +74,15 @@ class AsyncJoinedTransaction(Transaction):
             )
 
     def note_committed(self) -> None:
-        """The session has committed its transaction."""
+        """Note that the session has committed its transaction."""
         self._is_committed = True
 
     def is_of(self, transaction: SessionTransaction) -> bool:
-        """Whether this is the transaction that was joined."""
+        """Return True if this is the transaction that was joined."""
         return transaction is self._root
 
     async def store(self) -> None:
-        """What comes right before COMMIT."""
+        """Write the fence row and store the half messages, right before COMMIT."""
         await in_session_async(self._session, lambda _: self._guard.end_work())
         self._is_open = False
         if not self._sent:
@@ -101,12 +101,14 @@ class AsyncJoinedTransaction(Transaction):
                 f"an attempt to commit {_OWNER} had no answer, and its half messages may be in one of several Notify "
                 "databases: roll back, and begin again"
             )
+        # Set before the call: if that is cancelled or raises, the half messages may be stored all the same, and a
+        # second attempt must not choose another database.
         self._may_be_stored = True
         self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         self._running.enter_context(running(self._half.id_bytes))
 
     def after_end(self) -> None:
-        """When the transaction has ended, however it did."""
+        """Report the outcome after the end of the transaction, of whatever kind."""
         self._is_open = False
         self._guard.__exit__(None, None, None)
         self._running.close()
@@ -153,7 +155,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
 
 
 def join(producer: AsyncHalfSender, session: AsyncSession) -> Transaction:
-    """The messages of the session's transaction, the same for each call in it. Raises MisuseError."""
+    """Return the Transaction of the session's transaction, the same for each call in it. Raises MisuseError."""
     check_session("app.join", session, AsyncSession)
     sync_session = sync_session_of(session)
     found = _joined.get(sync_session)

@@ -42,7 +42,7 @@ _OWNER = "producer.transaction(session)"
 
 
 class AsyncLateTransaction(Transaction):
-    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close.
+    """The result of `AsyncProducer.transaction(session)`. Not reusable. The caller closes the session.
 
     owner: whose transaction it is, as errors name it. wait: for the reply to the outcome.
     """
@@ -83,7 +83,7 @@ class AsyncLateTransaction(Transaction):
         return message_id(self.transaction_id, place)
 
     def _discard(self) -> None:
-        """Has the end of the block roll back, without an exception."""
+        """Let the end of the block roll back, without an exception."""
         self._is_void = True
 
     async def __aenter__(self) -> Self:
@@ -155,7 +155,7 @@ class AsyncLateTransaction(Transaction):
             await report_commit(self._producer, self._half, wait=self._wait)
 
     async def _send_halves(self, entered: ExitStack) -> None:
-        """What comes right before COMMIT. entered: is left after it."""
+        """Write the fence row and store the half messages, right before COMMIT. entered: is exited after it."""
         await in_session_async(self._session, lambda _: self._guard.end_work())
         self._open = False
         if not self._sent:
@@ -163,7 +163,10 @@ class AsyncLateTransaction(Transaction):
         entered.enter_context(running(self.transaction_id.bytes))
         fence = self._producer.fence
         if fence is not None:
+            # In this session, not by a connection of its own: the thread or task holds one already, and a pool of one
+            # would deadlock.
             await fence._identify(self._session)  # which the producer reads when it starts
+        # Sent before the fence row is written, so that both travel at the same time. The commit waits for both.
         begun = await self._producer._begin_half(self._sent.messages(), self.transaction_id)
         try:
             if fence is not None:  # while they are on their way

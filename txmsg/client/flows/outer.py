@@ -19,7 +19,7 @@ from txmsg.errors import MisuseError
 
 
 def refuse_outer_transaction(owner: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Raises MisuseError in an outer transaction that can be seen: of Django, or of an argument."""
+    """Raise MisuseError in an outer transaction that can be seen: of Django, or of an argument."""
     where = _django_atomic() or next(
         (found for argument in (*args, *kwargs.values()) if (found := _begun(argument))), None
     )
@@ -32,6 +32,7 @@ def refuse_outer_transaction(owner: str, args: Sequence[object], kwargs: Mapping
 
 
 def _django_atomic() -> str | None:
+    # Not imported here: a process that has not loaded Django is in none of its transactions.
     database: Any = sys.modules.get("django.db")
     settings: Any = sys.modules.get("django.conf")
     if database is None or not settings.settings.configured:
@@ -43,7 +44,7 @@ def _django_atomic() -> str | None:
 
 
 def is_in_atomic(connection: Any) -> bool:
-    """Whether this connection of Django is in a block of `atomic`.
+    """Return True if this connection of Django is in a block of `atomic`.
 
     As Django itself judges atomic(durable=True): the block that a TestCase runs its test in does not count.
     """
@@ -52,7 +53,8 @@ def is_in_atomic(connection: Any) -> bool:
 
 
 def _begun(argument: object) -> str | None:
-    """A session that has only read, for example, began by itself: the function may well commit it."""
+    """Return the kind of a caller's transaction among the arguments, or None. A session that has only read began by
+    itself: the function may well commit it."""
     if isinstance(argument, AsyncSession):
         argument = argument.sync_session
     if isinstance(argument, Session):
@@ -75,7 +77,7 @@ class _Inside:
         """Tasks that were begun inside may run on."""
 
     def uses(self, pool: Pool) -> bool:
-        """Whether its connection is of this pool."""
+        """Return True if its connection is of this pool."""
         root = self.session.get_transaction()
         engines = [] if root is None else [connection.engine for connection, *_ in root._connections.values()]
         if self.session.bind is not None:
@@ -88,7 +90,7 @@ _inside: Final[ContextVar[_Inside | None]] = ContextVar("txmsg_inside", default=
 
 @contextmanager
 def inside(owner: str, session: Session) -> Iterator[None]:
-    """For the time in which the user's code runs in a transaction of this session."""
+    """Mark the time in which the user's code runs in a transaction of this session."""
     outer = _inside.get()
     entered = _Inside(owner, session, outer)
     _inside.set(entered)
@@ -100,12 +102,14 @@ def inside(owner: str, session: Session) -> Iterator[None]:
 
 
 def refuse_nested(owner: str, fence: Any) -> None:
-    """Raises MisuseError inside a transaction in the database of this fence: it would begin another one beside it."""
+    """Raise MisuseError inside a transaction in the database of this fence: it would begin another one beside it."""
     entered = _inside.get()
     engine = None if fence is None else fence.engine
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     if not isinstance(sync_engine, Engine):
         return
+    # All enclosing ones, not only the innermost: two databases may be nested in turn, and the outer one is the same as
+    # ours.
     while entered is not None:
         if not entered.is_over and entered.uses(sync_engine.pool):
             raise MisuseError(

@@ -36,7 +36,7 @@ class SentMessages:
         return len(self._entries)
 
     def messages(self) -> list[Message]:
-        """What is left."""
+        """Return the messages that were not rolled back."""
         return [entry.message for entry in self._entries]
 
     def add(self, message: Message, nested: SessionTransaction | None) -> int:
@@ -47,6 +47,8 @@ class SentMessages:
         place = len(self._entries)
         if place >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
+        # Numbers are not reused after a rollback to a savepoint: `savepoint` remembers the number from which its
+        # messages begin.
         self._entries.append(_SentEntry(message, self._next_number, nested))
         self._next_number += 1
         return place
@@ -61,7 +63,7 @@ class SentMessages:
         self._savepoints.append((name, self._next_number))
 
     def begun(self, nested: SessionTransaction) -> None:
-        """The SAVEPOINT that was carried out last is that of the session's `nested`.
+        """Connect the session's `nested` with the SAVEPOINT that was carried out last.
 
         The session sends it with the first statement; what was sent before that goes with it, too.
         """
@@ -84,12 +86,12 @@ class SentMessages:
             del self._savepoints[place + 1 :]
 
     def _place_of(self, name: str) -> int | None:
-        """Of two of one name the later is meant."""
+        """Return the place of a savepoint; of two with one name, the later. None: there is none."""
         places = (place for place in reversed(range(len(self._savepoints))) if self._savepoints[place][0] == name)
         return next(places, None)
 
     def rolled_back_unsent(self, nested: SessionTransaction) -> None:
-        """The session has rolled back a savepoint without a statement since it began."""
+        """Remove messages of a savepoint that the session has rolled back without a statement since it began."""
         self._entries = [entry for entry in self._entries if not _is_within(entry.nested, nested)]
 
 

@@ -1,4 +1,5 @@
-"""Which SQL text ends a transaction, commits it implicitly, or sets a savepoint. Reads text and knows no database.
+"""Recognition of SQL text that ends a transaction, commits it implicitly, or sets a savepoint. Reads text and knows no
+database.
 
 Texts are read as the dialect reads them: comments, strings, dollar quotes, several statements in one text.
 """
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class StatementKind(Enum):
-    """What a statement does to the transaction that it runs in."""
+    """The effect of a statement on its transaction."""
 
     END = "end"
     SAVEPOINT = "savepoint"
@@ -50,7 +51,8 @@ _MARK_OF_COMMENT: Final = re.compile(r"/\*|\*/")
 
 
 def first_word(sql: str) -> str:
-    """In upper case; "" where the text begins with anything else than white space, comments and a word."""
+    """Return the first word in upper case; "" if the text begins with anything other than white space, comments and a
+    word."""
     found = _FIRST_WORD.match(sql)
     return found[1].upper() if found else ""
 
@@ -59,13 +61,16 @@ _KEPT_CHARACTERS_MAX: Final = 4096
 
 
 def steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
-    """What the statements of `sql` do to the transaction, in their order. Quick for a statement that does nothing."""
+    """Return the effects of the statements of `sql` on the transaction, in their order. Quick for a statement without
+    any."""
     # A session sends the same texts again and again. Longer ones have values in them.
     return _kept_steps(sql, dialect_name) if len(sql) <= _KEPT_CHARACTERS_MAX else _read_steps(sql, dialect_name)
 
 
 def _read_steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
     word = first_word(sql)
+    # The usual statement is decided by its first word; the full tokenizer runs for the few that could end a
+    # transaction.
     if word and word not in _READ and ";" not in sql:
         return ()
     found = _steps(sql, dialect_name, backslash=dialect_name in _MYSQL)
@@ -121,12 +126,14 @@ def _commits_implicitly(words: list[str]) -> bool:
 
 
 def _name(words: list[str]) -> str:
-    """Of a savepoint, which comes last. Without quotes and case, so that two names of one are never taken for two."""
+    """Return the name of a savepoint, which comes last, without quotes and case: two spellings of one name must not
+    count as two."""
     return words[-1].strip('"`[]').upper()
 
 
 def _statements(sql: str, dialect_name: str, *, backslash: bool) -> list[list[str]]:
-    """The words of each statement in upper case, quoted names with their quotes, without strings and comments."""
+    """Return the words of each statement in upper case, quoted names with their quotes, without strings and
+    comments."""
     statements: list[list[str]] = [[]]
     at = 0
     tokens = _tokens(dialect_name, backslash=backslash)
@@ -162,6 +169,8 @@ def _tokens(dialect_name: str, *, backslash: bool) -> re.Pattern[str]:
     name_within = within if is_mysql else r"(?:[^{0}]|{0}{0})*"
     word = r"[A-Za-z_][A-Za-z_0-9$]*|\"" + name_within.format('"') + r"(?:\"|\Z)|`[^`]*(?:`|\Z)"
     parts = [r"(?P<string>'" + within.format("'") + r"(?:'|\Z))", r"(?P<end>;)", r"(?P<line>--[^\n]*)"]
+    # The dialects differ in what hides a COMMIT from them: nested comments and dollar quotes in PostgreSQL, executed
+    # comments in MySQL, brackets in SQLite.
     match dialect_name:
         case "mysql" | "mariadb":  # what stands in /*! ... */ is run
             parts += [r"(?P<hash>\#[^\n]*)", r"(?P<run>/\*M?![0-9]*|\*/)", r"(?P<comment>/\*.*?(?:\*/|\Z))"]

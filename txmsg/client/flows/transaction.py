@@ -1,4 +1,4 @@
-"""`Transaction`: what sends messages with the commit of a database transaction, whoever commits it."""
+"""`Transaction`: sends messages with the commit of a database transaction, whose owner may be anyone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Transaction(ABC):
         tag: str | None = None,
     ) -> MessageId: ...
     def send(self, message: Message | str | Topic[Any], value: object = ..., /, **options: Any) -> MessageId:
-        """Buffers a message, or a value for a topic; it leaves right before the commit.
+        """Buffer a message, or a value for a topic; it leaves right before the commit.
 
         The value is the payload of a `Topic`; for a topic's name it is bytes, or becomes JSON as the arguments of a
         decorated function do. key, ordering_key: str, or what has a short text, such as int and UUID.

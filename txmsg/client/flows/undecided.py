@@ -23,7 +23,8 @@ HeldAsync = Callable[[list[TransactionId]], Awaitable[set[TransactionId]]]
 
 
 def held_by(*notify_databases: str | Sequence[str], tls: TlsChoice = None, token: TokenChoice = None) -> Held:
-    """The argument `held` of `Fence.purge`: it asks all these Notify databases, and raises if one is unreachable.
+    """Return the argument `held` of `Fence.purge`: it asks all these Notify databases, and raises if one is
+    unreachable.
 
     Each is named by the addresses of its brokers, as for a Producer. Name every Notify database that the services of
     this business database send to, including one that is being retired: rows for other databases are not protected.

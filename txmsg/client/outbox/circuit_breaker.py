@@ -1,9 +1,9 @@
-"""Whether a call tries the brokers first. Time is an argument; knows no network and no database."""
+"""The decision of calls to try the brokers first, or not. Time is an argument; knows no network and no database."""
 
 from __future__ import annotations
 
 PROBE_INTERVAL_S = 1.0
-"""While no broker answers, one call in so long tries; the others would wait for nothing."""
+"""Seconds between two calls that try, while no broker answers; the others would wait for nothing."""
 
 
 class CircuitBreaker:
@@ -13,11 +13,11 @@ class CircuitBreaker:
 
     def __init__(self) -> None:
         self.is_away = False
-        """Whether the last one that tried met no broker."""
+        """True if the last call that tried met no broker."""
         self._next_at = 0.0
 
     def may_try(self, now: float) -> bool:
-        """Whether this call is to send a half message."""
+        """Return True if this call should send a half message."""
         if not self.is_away:
             return True
         if now < self._next_at:
@@ -26,12 +26,12 @@ class CircuitBreaker:
         return True
 
     def note_away(self, now: float) -> bool:
-        """No broker has stored a half in time. Returns whether that is new."""
+        """Note that no broker has stored a half message in time. Returns True if that is new."""
         is_new = not self.is_away
         self.is_away = True
         self._next_at = now + PROBE_INTERVAL_S
         return is_new
 
     def note_answer(self) -> None:
-        """A broker has stored a half."""
+        """Note that a broker has stored a half message."""
         self.is_away = False

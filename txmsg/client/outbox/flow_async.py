@@ -1,7 +1,7 @@
-"""The flow around one call that goes on when no broker answers.
+"""The flow around one call that continues when no broker answers.
 
-As the classic one; but if the half messages cannot be stored in time, or earlier messages of the ordering key wait in
-the outbox, theirs are written there, in the business transaction. Nobody has to be told its outcome.
+As the classic flow; but if the half messages cannot be stored in time, or earlier messages of the ordering key wait in
+the outbox, the messages are written there, in the business transaction. Their outcome is not reported to any broker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ async def run_in_session(
     wait: bool = False,
     outbox: Outbox,
 ) -> R:
-    """Half messages, or a row of the outbox; `work` in a session of `factory` behind its fence row; commit."""
+    """Store half messages, or write a row of the outbox; run `work` in a session of `factory` behind its fence row;
+    commit."""
     refuse_nested(owner, producer.fence)
     key = ordering_key_of(messages, owner)
     assert producer.fence is not None, "the decorator asks for one"
@@ -75,12 +76,15 @@ async def half_unless_away(
     outbox: Outbox,
     is_behind_kept: Callable[[], Awaitable[bool]] | None,
 ) -> Half | None:
-    """The half messages, stored. None: they are to be kept. Raises BrokerUnavailable when no more can be.
+    """Store the half messages and return them; None: they are to be kept. Raises BrokerUnavailable if the outbox is
+    full.
 
     is_behind_kept: whether earlier messages of their ordering key are in the outbox, if they have one.
     """
     state = producer._outbox
     is_to_try = state.circuit_breaker.may_try(time.monotonic())
+    # Before the half message is sent, not after: a row of the key that commits later belongs to a call that had not
+    # returned, and has no order with this one.
     if is_to_try and is_behind_kept is not None:
         is_to_try = not await is_behind_kept()
     if not is_to_try:

@@ -1,4 +1,4 @@
-"""What `when_away=` takes, and asks of the messages."""
+"""The options of `when_away=`, and their demands on messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WhenAway: TypeAlias = Literal["raise", "outbox"] | Outbox
 
 
 def outbox_of(when_away: object, owner: str) -> Outbox | None:
-    """None for "raise". Raises MisuseError for what is no choice."""
+    """Return the Outbox for a user's `when_away=`; None for "raise". Raises MisuseError for an invalid value."""
     if isinstance(when_away, Outbox):
         return when_away
     if when_away == "outbox":
@@ -52,7 +52,7 @@ def outbox_of(when_away: object, owner: str) -> Outbox | None:
 
 
 def ordering_key_of(messages: Sequence[Message], owner: str) -> str | None:
-    """The ordering key by which the messages of one call wait. Raises InvalidMessage for two."""
+    """Return the ordering key of a call's messages, by which they wait. Raises InvalidMessage for two."""
     keys = {message.ordering_key for message in messages if message.ordering_key is not None}
     if len(keys) > 1:
         shown_keys = ", ".join(map(repr, sorted(keys)[:5]))

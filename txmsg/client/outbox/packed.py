@@ -17,13 +17,14 @@ from txmsg.wire.v1.txmsg_pb2 import MessageColumns, SendRequest
 
 
 def packed(transaction_id: TransactionId, messages: Sequence[Message]) -> str:
-    """A delay counts from now. Raises InvalidMessage and MessageTooLarge, as sending does."""
+    """Return messages as the text of a row. A delay counts from now. Raises InvalidMessage and MessageTooLarge, as
+    sending does."""
     entry = SendEntry(transaction_id.bytes, messages, None)
     return b64encode(SendRequest(batches=columns_of([entry])).SerializeToString()).decode()
 
 
 def unpacked(text: str, now_us: int) -> tuple[list[Message], int]:
-    """The messages in their order, and when they were born. Raises ProtocolError.
+    """Return the messages in their order, and the time of their birth. Raises ProtocolError.
 
     now_us: by this machine's clock. A delay is shorter by the time since the birth of its message.
     """

@@ -26,24 +26,24 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 LOOK_INTERVAL_S: Final = 5.0
-"""How often the rows of other processes are looked for; while there are some, PACE_S."""
+"""Seconds between looks for rows of other processes; while there are some, PACE_S."""
 PACE_S: Final = 1.0
 FIRST_S: Final = 8.0
-"""How long the first half message of a page is waited for."""
+"""Seconds that the first half message of a page is waited for."""
 PAGE_S: Final = 2.0
-"""How long the others are waited for after it: then those that are stored are finished. Halves must not get so old that
+"""Seconds that the others are waited for after it; then the stored ones are finished. Halves must not get so old that
 brokers check back: with no fence row yet, the answer is ROLLBACK, and all would be done again."""
 _PAGE_S_MIN: Final = 0.02
 COUNT_SHARE: Final = 0.05
-"""Rows are counted for so much of the time at most, by the relay that has the turn."""
+"""Share of the time that counting rows takes, at most, by the relay that has the turn."""
 TELL_INTERVAL_S: Final = 60.0
-"""How often it is logged that rows wait for the same reason."""
+"""Seconds between log lines about rows that wait for the same reason."""
 REFUSED_INTERVAL_S: Final = 60.0
-"""How often rows that were refused are tried again."""
+"""Seconds between attempts at refused rows."""
 LEAVE_S: Final = 2.0
-"""How long a relay that ends waits for the business database."""
+"""Seconds that a relay that ends waits for the business database."""
 _PASSING: Final = (BrokerUnavailable, OutcomeUnknown, Unauthenticated, MisuseError)
-"""What says nothing against a row."""
+"""Errors that are not the fault of a row."""
 
 _Chain: TypeAlias = list[tuple[rows.OutboxRow, Half]]
 """Rows of one ordering key, in their order, or one row without; with the halves of their messages."""
@@ -51,16 +51,16 @@ _Chain: TypeAlias = list[tuple[rows.OutboxRow, Half]]
 
 @dataclass(slots=True)
 class _RelayedRows:
-    """What became of some rows."""
+    """The results of some rows."""
 
     seq_max: int = 0
     stored: list[_Chain] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     trouble: TxmsgError | None = None
-    """Why others wait."""
+    """The reason why others wait."""
     relayed: int = 0
     is_late: bool = False
-    """Whether a row was gone, or a half decided by a check-back, before it was finished."""
+    """True if a row was gone, or a half decided by a check-back, before it was finished."""
 
 
 class OutboxRelay:
@@ -104,7 +104,7 @@ class OutboxRelay:
     # ---- as a task
 
     async def run(self) -> None:
-        """Relays until it is cancelled."""
+        """Relay until cancelled."""
         self._state.on_written = self._note_written
         try:
             while True:
@@ -116,7 +116,7 @@ class OutboxRelay:
             await self._leave_turn()
 
     async def _step(self) -> bool:
-        """`run_once`, by the policy of a task: what fails is logged, and tried again."""
+        """Make one `run_once`, by the policy of a task: a failure is logged, and tried again."""
         try:
             return await self.run_once() > 0
         except (SQLAlchemyError, TxmsgError, OSError) as exc:
@@ -150,7 +150,7 @@ class OutboxRelay:
         )
 
     async def run_once(self) -> int:
-        """Relays the next page, if this relay has the turn. How many rows it was."""
+        """Relay the next page, if this relay has the turn. Returns the number of relayed rows."""
         if not await self._may_relay() or not await self._fence._run(rows.take_turn, self._group, self._holder):
             return 0
         self._has_turn = True
@@ -163,7 +163,7 @@ class OutboxRelay:
         return page.relayed
 
     async def _next_page(self) -> _RelayedRows | None:
-        """The page behind the one before; at the end, the first one again."""
+        """Relay the page after the last one; at the end, the first one again."""
         page = None
         if self._after:
             page = await self._relay_page(self._after, with_refused=self._with_refused)
@@ -177,7 +177,7 @@ class OutboxRelay:
         return page
 
     async def _may_relay(self) -> bool:
-        """Whether there are rows, and no other relay has the turn."""
+        """Return True if there are rows, and no other relay has the turn."""
         look = await self._fence._run(rows.outbox_status, self._group, self._holder)
         if look is None:
             if self._state.rows:
@@ -218,9 +218,9 @@ class OutboxRelay:
     # ---- on request
 
     async def relay_all(self, patience_s: float) -> int:
-        """Relays what waits now, also what was refused, whoever has the turn. How many rows it was.
+        """Relay the rows that wait now, including refused ones, without regard to turns. Returns their number.
 
-        Raises what brokers say when none of them takes a row for patience_s.
+        Raises the brokers' error if none of them takes a row for patience_s.
         """
         relayed, progress_at = 0, self._loop.time()
         try:
@@ -241,7 +241,7 @@ class OutboxRelay:
             await self._leave_turn()
 
     async def _relay_pages(self) -> _RelayedRows:
-        """All rows, once."""
+        """Relay all rows, once."""
         whole = _RelayedRows()
         while True:
             self._has_turn = await self._fence._run(rows.seize_turn, self._group, self._holder)
@@ -258,12 +258,15 @@ class OutboxRelay:
     # ---- a page
 
     async def _relay_page(self, after: int, *, with_refused: bool) -> _RelayedRows | None:
-        """Relays the next rows after one. None: there are no more."""
+        """Relay the next rows after one. Returns None if there are no more."""
         found = await self._fence._run(rows.page, self._group, after, with_refused)
         if not found:
             return None
         page = _RelayedRows(seq_max=found[-1].seq)
         await self._store_halves(found, page)
+        # The commit is the deletion of the rows together with the fence rows of their halves. Killed before it, the
+        # halves are rolled back by their check-backs and the rows relayed again; killed after it, the check-backs
+        # commit.
         page.relayed = await self._finish(page)
         self._state.note_relayed(page.relayed)
         # So that the next ones are young enough.
@@ -274,7 +277,7 @@ class OutboxRelay:
         return page
 
     async def _store_halves(self, found: Sequence[rows.OutboxRow], page: _RelayedRows) -> None:
-        """Stores halves: the rows of one ordering key one after the other, until one fails, and all others at once.
+        """Store halves: the rows of one ordering key in sequence, until one fails, and all others at once.
 
         A key whose broker is away does not hold back the others: what is stored in time is finished.
         """
@@ -318,7 +321,7 @@ class OutboxRelay:
             self._state.circuit_breaker.note_answer()
 
     async def _finish(self, page: _RelayedRows) -> int:
-        """Commits the deletion of rows, and tells the brokers. How many are gone by it."""
+        """Commit the deletion of rows, and report to the brokers. Returns the number of rows deleted by it."""
         finished: set[int] = set()
         try:
             finished = await self._delete(page)
@@ -330,11 +333,13 @@ class OutboxRelay:
         return len(finished)
 
     async def _delete(self, page: _RelayedRows) -> set[int]:
-        """Deletes rows in one transaction. Not those of chains in which one is late: they would hold back all."""
+        """Delete rows in one transaction, except chains of which one is late: they would hold back all."""
         fence_id = await self._fence.fence_id()
         chains = page.stored
         while chains:
             done = {row.seq: half.transaction_id for chain in chains for row, half in chain}
+            # One transaction for all rows of a page: a commit per row would make the disk's latency the bound of the
+            # relay.
             if await self._fence._run(rows.finish, fence_id, done):
                 return set(done)
             page.is_late = True

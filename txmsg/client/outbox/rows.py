@@ -66,7 +66,7 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStatus:
-    """What a process sees of the outbox of its producer group without counting.
+    """The state of a producer group's outbox, as a process sees it without counting.
 
     rows, refused: as the relay that has the turn counted them last. is_taken: another one has the turn.
     """
@@ -79,7 +79,7 @@ class OutboxStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxBacklog:
-    """What waits in the outbox of one producer group. oldest_s: the age of the oldest row; 0 without one."""
+    """The backlog of one producer group's outbox. oldest_s: the age of the oldest row; 0 without one."""
 
     group: str
     rows: int
@@ -113,7 +113,7 @@ def write(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Adds a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge.
+    """Add a row in the transaction of the session. Raises StorageError without the table, MessageTooLarge.
 
     options: of `row_options`, or those of the session.
     """
@@ -137,7 +137,7 @@ def write(
 
 
 def check_packet(allowed_bytes: int, size_bytes: int) -> None:
-    """Raises MessageTooLarge for a row that a server of MySQL would not take: it closes the connection instead."""
+    """Raise MessageTooLarge for a row that a server of MySQL would not take: it closes the connection instead."""
     if size_bytes + _PACKET_ROOM_BYTES > allowed_bytes:
         raise MessageTooLarge(
             f"the messages of this call take {size_bytes} bytes in the outbox, and the business database takes packets "
@@ -153,7 +153,7 @@ _SELECT_KEY = (
 
 
 def has_key(connection: Connection, group: str, key: str) -> bool:
-    """Whether a committed row has this ordering key. Raises StorageError where there is no such table."""
+    """Return True if a committed row has this ordering key. Raises StorageError if the table is absent."""
     with _table_is_there(connection), connection.begin():
         return connection.execute(_SELECT_KEY, {"group": group, "key": stored_key(key)}).first() is not None
 
@@ -162,7 +162,7 @@ def has_key(connection: Connection, group: str, key: str) -> bool:
 
 
 def outbox_status(connection: Connection, group: str, holder: UUID) -> OutboxStatus | None:
-    """What waits for a group, by two reads of one row each. None: nothing."""
+    """Return the state of a group's outbox, by two reads of one row each; None if it is empty."""
     with _table_is_there(connection), connection.begin():
         first = connection.execute(
             select(_outbox.written_at, _NOW).where(_outbox.group_name == group).order_by(_outbox.seq).limit(1)
@@ -185,7 +185,7 @@ def outbox_status(connection: Connection, group: str, holder: UUID) -> OutboxSta
 
 
 def count(connection: Connection, group: str, holder: UUID) -> tuple[int, int]:
-    """Counts the rows of a group, and how many of them are refused; noted beside the turn, for the other processes."""
+    """Count the rows of a group, and how many of them are refused; noted beside the turn, for the other processes."""
     with connection.begin():
         found = connection.execute(
             select(func.count(), func.count(_outbox.refused)).where(_outbox.group_name == group)
@@ -196,7 +196,8 @@ def count(connection: Connection, group: str, holder: UUID) -> tuple[int, int]:
 
 
 def take_turn(connection: Connection, group: str, holder: UUID) -> bool:
-    """Takes, or keeps, the turn to relay. It saves work that would be done twice; nothing else rests on it."""
+    """Take, or keep, the turn to relay. It only saves work that would be done twice."""
+    # By the database's clock alone: the processes that compete may have clocks that differ by minutes.
     mine_or_left = or_(_turn.holder == holder, not_(_turn.taken_at.between(_TURN_BEGAN, _TURN_ENDS)))
     taking = update(outbox_turn_table).where(_turn.group_name == group, mine_or_left)
     with connection.begin():
@@ -205,26 +206,27 @@ def take_turn(connection: Connection, group: str, holder: UUID) -> bool:
     try:
         with connection.begin():
             connection.execute(insert(outbox_turn_table).values(group_name=group, holder=holder, taken_at=_NOW))
+    # The primary key decides between two processes that insert at once; the loser needs no lock, and looks again later.
     except exc.IntegrityError:
         return False  # another one's
     return True
 
 
 def seize_turn(connection: Connection, group: str, holder: UUID) -> bool:
-    """Takes the turn, whoever has it."""
+    """Take the turn from any holder."""
     with connection.begin():
         connection.execute(delete(outbox_turn_table).where(_turn.group_name == group, _turn.holder != holder))
     return take_turn(connection, group, holder)
 
 
 def leave_turn(connection: Connection, group: str, holder: UUID) -> None:
-    """Lets another process relay at once."""
+    """Give up the turn, so that another process can relay at once."""
     with connection.begin():
         connection.execute(delete(outbox_turn_table).where(_turn.group_name == group, _turn.holder == holder))
 
 
 def page(connection: Connection, group: str, after: int, with_refused: bool) -> list[OutboxRow]:
-    """The next rows to be relayed behind row `after`, in order: some hundreds, or some megabytes.
+    """Return the next rows to be relayed behind row `after`, in order: some hundreds, or some megabytes.
 
     Left out are those of an ordering key of which an earlier row still waits; and, unless with_refused, rows that were
     refused, with those of their key.
@@ -264,7 +266,7 @@ def _page(connection: Connection, group: str, after: int, with_refused: bool) ->
 
 
 def _filled(found: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
-    """The first rows, as many as a page takes; and whether there are more."""
+    """Return the first rows, as many as a page takes, and True if there are more."""
     seqs: list[int] = []
     left_bytes = BYTES_PER_PAGE
     for seq, size_bytes in found:
@@ -278,7 +280,7 @@ def _filled(found: Iterable[tuple[int, int]]) -> tuple[list[int], bool]:
 def relayable(
     waiting: Iterable[tuple[int, int, str | None, bool]], after: int, with_refused: bool
 ) -> Iterator[tuple[int, int]]:
-    """Of rows in their order, those that may be relayed behind row `after`: number and size. Pure.
+    """Yield number and size of the rows, in their order, that may be relayed behind row `after`. Pure.
 
     waiting: number, size, ordering key, and whether it was refused, of each row from the first one on.
     """
@@ -292,7 +294,7 @@ def relayable(
 
 
 def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, TransactionId]) -> bool:
-    """Deletes rows, and writes the fence rows of the transactions that their messages are halves of now.
+    """Delete rows, and write the fence rows of the transactions that their messages are halves of now.
 
     True: it is on disk. False, and nothing is changed by this call: a row was gone, or a check-back has decided one of
     the transactions. Raises MisuseError where the fence is another one now.
@@ -301,6 +303,8 @@ def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, Transac
         with transaction(connection):
             # First: SQLite refuses at once to write after it has read, if another one has written meanwhile.
             gone = delete(outbox_table).where(_outbox.seq.in_(list(relayed)))
+            # All or nothing: with one row gone, another relay has stored its messages under its own transaction ids,
+            # and committing these would deliver them twice.
             if connection.execute(gone).rowcount != len(relayed):
                 connection.rollback()
                 return False
@@ -318,7 +322,7 @@ def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, Transac
 
 
 def ready(connection: Connection, relayed: Mapping[int, TransactionId]) -> set[int]:
-    """Which of these rows are there, without a fence row of their transaction: `finish` can do them."""
+    """Return the rows among these that exist and whose transaction has no fence row: `finish` can do them."""
     decided = select(fence_table.c.transaction_id).where(fence_table.c.transaction_id.in_(list(relayed.values())))
     with connection.begin():
         there = set(connection.scalars(select(_outbox.seq).where(_outbox.seq.in_(list(relayed)))))
@@ -327,7 +331,7 @@ def ready(connection: Connection, relayed: Mapping[int, TransactionId]) -> set[i
 
 
 def note_refused(connection: Connection, refused: Sequence[tuple[int, str]]) -> None:
-    """Notes why rows were refused."""
+    """Note why rows were refused."""
     with connection.begin():
         for seq, why in refused:
             connection.execute(update(outbox_table).where(_outbox.seq == seq).values(refused=why[:_REFUSED_SIZE_MAX]))
@@ -337,7 +341,7 @@ def note_refused(connection: Connection, refused: Sequence[tuple[int, str]]) -> 
 
 
 def waiting(connection: Connection) -> list[OutboxBacklog]:
-    """What waits, by producer group."""
+    """Return the backlog, by producer group."""
     with _table_is_there(connection), connection.begin():
         found = connection.execute(
             select(
@@ -362,7 +366,7 @@ def waiting(connection: Connection) -> list[OutboxBacklog]:
 
 
 def listed(connection: Connection, group: str | None, limit: int) -> list[ListedOutboxRow]:
-    """The oldest rows, of one group or of all."""
+    """Return the oldest rows, of one group or of all."""
     statement = select(outbox_table).order_by(_outbox.seq).limit(limit)
     if group is not None:
         statement = statement.where(_outbox.group_name == group)
@@ -383,7 +387,7 @@ def listed(connection: Connection, group: str | None, limit: int) -> list[Listed
 
 
 def remove(connection: Connection, seqs: Iterable[int] | None) -> int:
-    """Deletes rows, or all: their messages are never delivered. How many there were."""
+    """Delete rows, or all: their messages are never delivered. Returns their number."""
     statement = delete(outbox_table)
     if seqs is not None:
         statement = statement.where(_outbox.seq.in_(list(seqs)))
@@ -392,7 +396,7 @@ def remove(connection: Connection, seqs: Iterable[int] | None) -> int:
 
 
 def stored_key(key: str) -> str:
-    """An ordering key as the table has it."""
+    """Return an ordering key in the form that the table has."""
     return quote(key, safe="")
 
 

@@ -1,4 +1,4 @@
-"""What a producer knows of its outbox: shared by the calls of all its threads, and the relay."""
+"""The state of a producer's outbox: shared by the calls of all its threads, and the relay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutboxState:
         """Called when this process has added a row."""
 
     def check_room(self, outbox: Outbox, group: str, error: TxmsgError | None = None) -> None:
-        """Raises BrokerUnavailable if no more may be kept. error: why it is to be.
+        """Raise BrokerUnavailable if no more may be kept. error: why it is to be.
 
         Rows are counted once in a second: exact numbers would make each call wait for the others.
         """
@@ -38,23 +38,23 @@ class OutboxState:
             ) from error
 
     def note_written(self) -> None:
-        """A row is committed."""
+        """Note that a row is committed."""
         self.written += 1
         self.rows += 1
         if self.on_written is not None:
             self.on_written()
 
     def note_counted(self, rows: int, refused: int, oldest_s: float) -> None:
-        """What waits, as the business database says."""
+        """Note the backlog, as counted in the business database."""
         self.rows, self.refused, self.oldest_s = rows, refused, oldest_s
 
     def note_relayed(self, rows: int) -> None:
-        """Rows are gone."""
+        """Note that rows are gone."""
         self.relayed += rows
         self.rows = max(0, self.rows - rows)
 
     def put_figures(self, figures: Figures) -> None:
-        """For `txmsg.metrics.ClientCollector`."""
+        """Add its figures; for `txmsg.metrics.ClientCollector`."""
         figures.add("txmsg_client_outbox_rows", self.rows)
         figures.add("txmsg_client_outbox_refused_rows", self.refused)
         figures.add("txmsg_client_outbox_oldest_seconds", self.oldest_s)

@@ -1,4 +1,4 @@
-"""How messages get from brokers to handlers, and what became of them back.
+"""The way of messages from brokers to handlers, and of their results back.
 
 links, link     the links of a consumer, one to each broker; one of them, composed of the parts below
 member, shard   what is the same for all links of a consumer; for those of one Notify database

@@ -28,7 +28,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrivals:
-    """Those of one link. `take` gets what is to be handled."""
+    """The arriving messages of one link. `take` gets those that are to be handled."""
 
     held: UnsettledMessages
     deliveries: Deliveries
@@ -38,7 +38,8 @@ class Arrivals:
     take: Callable[[Arrival], None]
 
     def add(self, columns: DeliveredColumns, now: float, visibility_timeout_s: float) -> None:
-        """Messages of one queue came, reserved for this long. Raises ProtocolError for what no broker sends."""
+        """Add messages of one queue, reserved for this many seconds. Raises ProtocolError for columns that no broker
+        sends."""
         self.line.note_received(columns.receipt.token)
         hand = hand_of(columns.receipt)
         messages, unreadable = delivered(columns)
@@ -46,6 +47,8 @@ class Arrivals:
         self.held.add(hand, messages, unreadable.keys(), now + visibility_timeout_s)
         for offset, error in unreadable.items():
             self.deliveries.refuse(hand, offset, HandlerFailure(str(error)))
+        # Only redelivered messages can be known here, so the usual reply, of first deliveries, costs no look-up per
+        # message.
         if columns.attempt or columns.losses:  # some were delivered before
             messages = [each for each in messages if not self.deliveries.is_known(hand, _offset(each))]
         if not messages:

@@ -12,14 +12,14 @@ from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 
 class AwaitedQueues:
-    """Those that one broker waits for, as it last said."""
+    """Queues that one broker waits for, by its last reply."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._epochs: dict[int, int] = {}
 
     def hear(self, awaited: Sequence[Receipt], now: float) -> None:
-        """Notes what the broker asks. From now on, deliveries of these queues under lower epochs are refused."""
+        """Note the broker's request. From now on, deliveries of these queues under lower epochs are refused."""
         self._epochs = {
             receipt.queue_id: receipt.epoch
             for receipt in awaited
@@ -27,23 +27,23 @@ class AwaitedQueues:
         }
 
     def forget_queues(self) -> None:
-        """The broker did not answer: if it still waits, it asks again."""
+        """Forget the queues, because the broker did not answer: if it still waits, it asks again."""
         self._epochs = {}
 
     def watch(self, on_free: Callable[[int], None]) -> None:
-        """Calls on_free with the id of each queue of the shard of which no message is held any more."""
+        """Call on_free with the id of each queue of the shard once no message of it is held."""
         self._shard.queues.watch(on_free)
 
     def unwatch(self, on_free: Callable[[int], None]) -> None:
-        """The end of `watch`. Idempotent."""
+        """End `watch`. Idempotent."""
         self._shard.queues.unwatch(on_free)
 
     def includes(self, queue_id: int) -> bool:
-        """Whether the broker waits for this queue."""
+        """Return True if the broker waits for this queue."""
         return queue_id in self._epochs
 
     def free(self) -> list[Receipt]:
-        """Those of which no message is held, whatever broker it came from."""
+        """Return receipts of the queues of which no message is held, from any broker."""
         return [
             Receipt(queue_id=queue_id, epoch=epoch)
             for queue_id, epoch in self._epochs.items()

@@ -1,4 +1,4 @@
-"""What goes wrong between a consumer and one of its brokers: counts the failures in a row, and logs.
+"""Failures between a consumer and one of its brokers: counted in a row, and logged.
 
 Knows no connection; time is an argument.
 """
@@ -17,12 +17,13 @@ _log = EventLog(__name__)
 
 PAUSE_S_MAX = 1.0
 REFUSED_PAUSE_S_MAX = 10.0
-"""When an operator has to act first: each login that fails is noted."""
+"""Seconds between polls that a broker refuses, at most: an operator has to act, and each failed login is noted."""
 SAY_AGAIN_S = 60.0
 
 
 class BrokerFailures:
-    """Of one consumer with one broker. failures: calls that failed, in a row. is_refused: the last was not allowed."""
+    """Failures of one consumer with one broker. failures: failed calls in a row. is_refused: True if the last one was
+    not allowed."""
 
     def __init__(self, group: str, address: str) -> None:
         self.failures = 0
@@ -34,19 +35,19 @@ class BrokerFailures:
 
     @property
     def pause_s_max(self) -> float:
-        """How long the next call may wait, at most, after a failure."""
+        """Seconds that the next call waits after a failure, at most."""
         return REFUSED_PAUSE_S_MAX if self.is_refused else PAUSE_S_MAX
 
     def pause_s(self) -> float:
-        """How long the next poll waits, at random: longer after each failure."""
+        """Return the seconds that the next poll waits, at random: longer after each failure."""
         return random.uniform(0.05, min(self.pause_s_max, 0.1 * 2 ** min(self.failures, 8)))
 
     def watch(self, on_allowed: Callable[[], None]) -> None:
-        """Calls on_allowed when the broker answers a call, after it refused the one before."""
+        """Call on_allowed when the broker answers a call, after it refused the one before."""
         self._on_allowed.append(on_allowed)
 
     def note_failure(self, error: TxmsgError, now: float) -> None:
-        """Logs the first failure of an outage only; what an operator must correct, once a minute."""
+        """Count a failure. Logs the first of an outage only; errors that an operator must correct, once a minute."""
         self.failures += 1
         self.is_refused = isinstance(error, Unauthenticated | PermissionDenied)
         level = logging.WARNING if isinstance(error, RETRYABLE) else logging.ERROR
@@ -64,7 +65,7 @@ class BrokerFailures:
         )
 
     def note_answer(self) -> None:
-        """The broker has answered a call."""
+        """Reset the count: the broker has answered a call."""
         if not self.failures:
             return
         _log.info(
@@ -80,7 +81,7 @@ class BrokerFailures:
                 on_allowed()
 
     def note_pause(self, why: str) -> None:
-        """Why the broker has paused the group, as a reply to a poll says; "" if it has not. Logs changes."""
+        """Log a change of the reason for which the broker has paused the group; "" if it has not."""
         if why == self._pause_told:
             return
         self._pause_told = why
@@ -101,7 +102,7 @@ class BrokerFailures:
             )
 
     def note_late(self, count: int) -> None:
-        """So many messages were settled too late."""
+        """Log the number of messages that were settled too late."""
         _log.info(
             "consumer.settled_late",
             "group %(group)s: %(messages)d acknowledgements or refusals came too late: those messages are redelivered",
@@ -110,7 +111,7 @@ class BrokerFailures:
         )
 
     def note_lost(self, count: int) -> None:
-        """The broker has taken back so many messages that are held."""
+        """Log the number of held messages that the broker has taken back."""
         _log.info(
             "consumer.messages_lost",
             "group %(group)s: broker %(broker)s has taken back %(messages)d messages that are held here: they are "
@@ -121,7 +122,7 @@ class BrokerFailures:
         )
 
     def note_unsent(self, count: int) -> None:
-        """At the end, so many settlements were not sent."""
+        """Log the number of settlements that were not sent at the end."""
         _log.warning(
             "consumer.settlements_unsent",
             "%(messages)d settlements did not reach broker %(broker)s: those messages are redelivered",

@@ -1,4 +1,4 @@
-"""The calls of a link to its broker: each is a Receive, whether it polls or only tells something."""
+"""The calls of a link to its broker: each is a Receive, whether it polls or only reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALL_GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkCalls:
-    """Makes requests, and notes what each answer, or the lack of one, says of the broker."""
+    """Makes requests, and notes what each answer, or its absence, says about the broker."""
 
     channel: BrokerCalls
     member: ConsumerMember
@@ -30,7 +30,8 @@ class LinkCalls:
     trouble: BrokerFailures
 
     def request(self, *, names_line: bool = False) -> ReceiveRequest:
-        """What each request says. names_line: also what came last over its line; not while a poll is under way."""
+        """Return a request with the common fields. names_line: also the last message that came over its line; not while
+        a poll is in progress."""
         request = ReceiveRequest(
             free=self.awaited.free(),
             group=self.member.group,
@@ -45,7 +46,7 @@ class LinkCalls:
         return request
 
     async def call(self, request: ReceiveRequest, *, timeout_s: float = CALL_GRACE_S) -> ReceiveReply | None:
-        """One Receive. None after a failure."""
+        """Make one Receive. Returns None after a failure."""
         try:
             reply = await self.channel.call(Notify.receive, request, timeout_s=timeout_s)
         except TxmsgError as exc:

@@ -1,4 +1,4 @@
-"""How the messages of one broker end: done, failed, or given up. Knows no handlers."""
+"""The end of a broker's messages: done, failed, or given up. Knows no handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txmsg.consumer.failures import HandlerFailure
 
 
 class Deliveries:
-    """The messages that came over a link. Whoever got one calls `ack`, `refuse` or `drop` for it, exactly once."""
+    """The messages that came over a link. Each receiver of one calls `ack`, `refuse` or `drop` for it, exactly once."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Deliveries:
         self._settling = settling
 
     def ack(self, hand: DeliveredBatch, offset: int) -> None:
-        """The message is done."""
+        """Acknowledge a message."""
         self._settlements.ack(hand, offset)
         self._held.drop(hand, offset)
         self._room.note_settled()
@@ -38,7 +38,8 @@ class Deliveries:
                 self.ack(repeat, offset)
 
     def refuse(self, hand: DeliveredBatch, offset: int, failure: HandlerFailure) -> None:
-        """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
+        """Refuse a message: `failure` determines what becomes of it. Its text is shown with it, cut to 4,000
+        characters."""
         self._settlements.refuse(hand, offset, failure)
         self._held.drop(hand, offset)
         self._room.note_settled()
@@ -47,22 +48,23 @@ class Deliveries:
             self.refuse(repeat, offset, failure)
 
     def drop(self, hand: DeliveredBatch, offset: int) -> None:
-        """The message is not settled: it is redelivered when its visibility timeout ends."""
+        """Give a message up without settling it: it is redelivered when its visibility timeout ends."""
         for each in (hand, *self._held.repeats.pop((hand, offset), ())):
             self._held.drop(each, offset)
         self._room.changed.set()
 
     def holds(self, hand: DeliveredBatch, offset: int, now: float) -> bool:
-        """Whether this message is still reserved for this consumer. Else another one gets it."""
+        """Return True if this message is still reserved for this consumer; otherwise another one gets it."""
         return self._held.holds(hand, offset, now) or any(
             self._held.holds(repeat, offset, now) for repeat in self._held.repeats.get((hand, offset), ())
         )
 
     def is_known(self, hand: DeliveredBatch, offset: int) -> bool:
-        """Whether a message that was just delivered is held already, or done. If so, it ends as the earlier delivery.
+        """Return True if a message that was just delivered is held already, or done; it then ends as the earlier
+        delivery.
 
-        The broker may have heard too late of this process, as when a handler blocks the loop: it would be called again
-        at once, and again.
+        The broker may have heard too late from this process, as when a handler blocks the loop: the handler would be
+        called again at once, and again.
         """
         if self._settlements.is_acknowledged(hand, offset):
             self.ack(hand, offset)
@@ -70,5 +72,5 @@ class Deliveries:
         return self._held.is_repeat(hand, offset)
 
     async def tell_alone(self, hand: DeliveredBatch, offset: int, *, is_alone: bool) -> bool:
-        """See `Reports.tell_alone`."""
+        """Report that a message is alone, or no longer; see `Reports.tell_alone`."""
         return await self._reports.tell_alone(hand, offset, is_alone=is_alone)

@@ -14,7 +14,7 @@ _log = EventLog(__name__)
 
 
 class MessageDelivery(MessageRun):
-    """A run of one message: which member gets the next one of its queue or its ordering key, the broker decides.
+    """A run of one message: the broker decides which member gets the next one of its queue or its ordering key.
 
     `deliveries` is told once that it was handled, that it failed, or neither. From `late_at` (of the loop) the handler
     takes longer than the visibility timeout.
@@ -34,7 +34,7 @@ class MessageDelivery(MessageRun):
         self._failure: HandlerFailure | None = None
 
     def next(self, now: float) -> ReceivedMessage | None:
-        """The message, if the broker still leaves it to this process."""
+        """Return the message, if the broker still leaves it to this process; else None."""
         if self._is_given:
             return None
         self._is_given = True
@@ -51,19 +51,19 @@ class MessageDelivery(MessageRun):
         return None
 
     def note(self, failure: HandlerFailure | None) -> None:
-        """What `deliveries` is told at the end."""
+        """Note the result that `end_run` reports."""
         self._is_noted, self._failure = True, failure
 
     async def tell_alone(self, *, is_alone: bool) -> bool:
-        """Tells the broker that it begins, alone in its process, or that others run beside it from now on.
+        """Report that it begins, alone in its process, or that others run beside it from now on.
 
-        Returns whether the broker has heard it and still leaves the message to this process.
+        Returns True if the broker has heard it and still leaves the message to this process.
         """
         assert self.message.offset is not None
         return await self._deliveries.tell_alone(self._hand, self.message.offset, is_alone=is_alone)
 
     def end_run(self) -> None:
-        """Tells `deliveries`."""
+        """Settle the message by `deliveries`."""
         assert self.message.offset is not None
         if not self._is_noted:
             self._deliveries.drop(self._hand, self.message.offset)

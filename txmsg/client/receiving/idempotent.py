@@ -22,11 +22,11 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 Idempotent: TypeAlias = IdempotentHandler | AsyncIdempotentHandler
-"""What the decorator makes: it handles lists, too."""
+"""The decorator's result: it handles lists, too."""
 
 
 class _IdempotentDecorator(Protocol[S_co]):
-    """Takes the session parameter away: who calls the handler does not give it. S is the session, or the connection."""
+    """Removes the session parameter: callers of the handler do not pass it. S is the session, or the connection."""
 
     def __call__(self, handler: Callable[Concatenate[S_co, P], None], /) -> Callable[P, None]: ...
 
@@ -48,7 +48,7 @@ def idempotent(
     session_factory: Callable[[], AbstractAsyncContextManager[S_co] | Awaitable[S_co]], *, group: str | None = None
 ) -> _AsyncIdempotentDecorator[S_co]: ...
 def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) -> Callable[[Any], Any]:
-    """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
+    """Decorate a handler `(session, message)` so that its effects happen once per message and consumer group.
 
     If an operator asks to handle a message again (`dead-letter redrive`, `group seek --again`), it has a higher
     generation and is handled once more. Any other repeat is skipped.

@@ -93,7 +93,7 @@ _RAISE = (
 
 
 def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
-    """Writes the row, and has the guard watch that it stays. False: the message was handled before."""
+    """Write the row, and have the guard watch that it stays. Returns False if the message was handled before."""
     own = own_connection(session, inbox_table)
     try:
         is_new = _write(own, row)
@@ -105,7 +105,7 @@ def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> boo
 
 
 def record_list(session: Session, guard: SessionGuard, rows: Mapping[str, dict[str, object]]) -> Collection[str]:
-    """`record` for the rows of a list, by message id. Returns the ids of those that were not handled before."""
+    """Write the rows of a list as `record`, by message id. Returns the ids of those that were not handled before."""
     own = own_connection(session, inbox_table)
     in_order = [rows[message_id] for message_id in sorted(rows)]  # two lists that share some wait, and do not deadlock
     try:
@@ -124,6 +124,8 @@ def record_list(session: Session, guard: SessionGuard, rows: Mapping[str, dict[s
 
 
 def _write(connection: Connection, row: dict[str, object]) -> bool:
+    # Only messages that came on request may raise a row. For all others a plain INSERT is enough, and a duplicate is
+    # its error.
     is_asked_for = row["generation"] != 0
     upsert = _RAISE_BY_UPSERT.get(connection.dialect.name) if is_asked_for else None
     if upsert is not None:
@@ -139,7 +141,7 @@ def _write(connection: Connection, row: dict[str, object]) -> bool:
 
 
 def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
-    """Raises StorageError if the reason for `error` is that the table is absent."""
+    """Raise StorageError if the reason for `error` is that the table is absent."""
     if is_absent_table(error, inbox_table.name):
         raise StorageError(
             f"table {inbox_table.name} is absent from {engine.url}: call txmsg.create_tables(engine), or add "
@@ -152,10 +154,10 @@ class ListAttempt:
 
     def __init__(self) -> None:
         self.has_begun = False
-        """Whether the handler was called: what fails before is not of any one message."""
+        """True once the handler was called: an earlier failure concerns no single message."""
 
     def fails_for_each(self, error: Exception) -> bool:
-        """Whether trying the messages one by one would end like this, too."""
+        """Return True if the messages would also fail one by one."""
         if not self.has_begun or isinstance(error, RetryAfter | StorageError):
             return True
         return isinstance(error, DBAPIError) and error.connection_invalidated
@@ -166,7 +168,7 @@ class HandledBefore(Exception):
 
 
 class InboxHandler(GroupHandler, Generic[H]):
-    """What handlers `(session, message)` have in common. The consumer's `subscribe` gives them their group."""
+    """The common part of handlers `(session, message)`. The consumer's `subscribe` gives them their group."""
 
     given = 1
 
@@ -180,10 +182,10 @@ class InboxHandler(GroupHandler, Generic[H]):
 
     @abstractmethod
     def __call__(self, message: ReceivedMessage) -> Any:
-        """Handles it, or skips it."""
+        """Handle a message, or skip it."""
 
     def row_of(self, message: ReceivedMessage) -> dict[str, object]:
-        """The row that records a message. Raises MisuseError without a group."""
+        """Return the row that records a message. Raises MisuseError without a group."""
         if self.group is None:
             raise MisuseError(
                 f"{self.owner} does not know its consumer group: put @consumer.subscribe(...) above @idempotent(...), "
@@ -192,7 +194,7 @@ class InboxHandler(GroupHandler, Generic[H]):
         return {"group_name": self.group, "message_id": message.id, "generation": message.generation}
 
     def rows_of(self, messages: Sequence[ReceivedMessage]) -> dict[str, dict[str, object]]:
-        """The rows of a list, by message id: of one that came twice, that of the latest request."""
+        """Return the rows of a list, by message id: of a message that came twice, the row of the latest request."""
         rows: dict[str, dict[str, object]] = {}
         for message in sorted(messages, key=lambda each: each.generation):
             rows[message.id] = self.row_of(message)
@@ -201,7 +203,7 @@ class InboxHandler(GroupHandler, Generic[H]):
     def new_of(
         self, messages: Sequence[ReceivedMessage], rows: Mapping[str, dict[str, object]], new: Collection[str]
     ) -> list[ReceivedMessage]:
-        """The messages that are to be handled, each once. Logs those that were handled before."""
+        """Return the messages that are to be handled, each once. Logs those that were handled before."""
         left = dict.fromkeys(new)
         found = []
         for message in messages:
@@ -213,7 +215,7 @@ class InboxHandler(GroupHandler, Generic[H]):
         return found
 
     def skip(self, message: ReceivedMessage) -> None:
-        """Logs that a message was handled before."""
+        """Log that a message was handled before."""
         _log.info(
             "inbox.skipped",
             "message %(message_id)s was handled before by group %(group)s: skipped",
@@ -232,7 +234,7 @@ def purge_inbox(
     bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
     older_than_s: Seconds = PURGE_AGE_S,
 ) -> int | Coroutine[Any, Any, int]:
-    """Deletes rows older than this by the database's clock. Returns their number.
+    """Delete rows older than this by the database's clock. Returns their number.
 
     bind: as for `create_tables`: an Engine, of which each thousand rows are deleted in a transaction, and handlers
     write in a pause as long; or a Connection, in whose transaction all are deleted; or the asynchronous kind of either:

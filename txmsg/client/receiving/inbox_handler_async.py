@@ -27,7 +27,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
     """A handler `(session, message)` made into a handler `(message)`."""
 
     async def __call__(self, message: ReceivedMessage) -> None:
-        """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
+        """Run the handler in a transaction that also records the message; skips it if it is recorded."""
         row = self.row_of(message)
         opened = self.factory()
         if not isinstance(opened, AsyncSession):
@@ -45,7 +45,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                 guard.check_committed()
 
     async def handle_list(self, messages: list[ReceivedMessage]) -> list[Exception | None]:
-        """Handles them in one transaction; if that fails, each in its own, so that one fails alone. Says what failed.
+        """Handle them in one transaction; if that fails, each in its own, so that one fails alone. Says what failed.
 
         The handler gets the list of those that are not recorded. Raises what would be raised for each of them.
         """
@@ -101,6 +101,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
         recorded: set[str] = set()
 
         async def write_rows(driver: AsyncDriver, connection: Any) -> None:
+            # In one order: two transactions that share messages then wait for each other's rows, and do not deadlock.
             for message_id in sorted(rows):
                 if await record_on_connection(driver, connection, rows[message_id], goes_on=True):
                     recorded.add(message_id)

@@ -28,7 +28,7 @@ from txmsg.client.receiving.visibility import VisibilityExtender
 class Link:
     """Polls the broker at `address` while `run` runs and `stop` has not been called.
 
-    `take` gets what came, and whoever took it ends it by its `deliveries`.
+    `take` gets the arriving messages, and settles each by its `deliveries`.
     """
 
     def __init__(
@@ -78,36 +78,36 @@ class Link:
         return self._held.count
 
     async def run(self) -> None:
-        """Polls until `stop`. After a failure of the broker it pauses and polls again."""
+        """Poll until `stop`. After a failure of the broker it pauses and polls again."""
         await self._poller.run()
 
     async def extend_visibility(self) -> None:
-        """Extends the visibility timeout of messages whose handlers run for long, until cancelled."""
+        """Extend the visibility timeout of messages whose handlers run for long, until cancelled."""
         await self._keeper.run()
 
     async def idle(self) -> None:
-        """Returns when all messages are settled."""
+        """Return when all messages are settled."""
         await self._room.emptied()
 
     async def flush(self, timeout_s: float) -> None:
-        """Settles everything that waits, before the end. What is left after the time is redelivered."""
+        """Settle everything that waits, before the end. What is left after the time is redelivered."""
         await self._settling.flush(timeout_s)
 
     def apply_bounds(self, bounds: FetchBounds) -> None:
-        """Applies new bounds. The poll under way has asked by the old ones."""
+        """Apply new bounds. The poll under way has asked by the old ones."""
         self._room.apply_bounds(bounds)
         self._keeper.look_soon()
 
     def pause(self) -> None:
-        """Ends the poll under way and begins no other until `resume`. Messages on their way return to the group."""
+        """End the poll under way and begin no other until `resume`. Messages on their way return to the group."""
         self._polls.pause()
 
     def resume(self) -> None:
-        """The end of `pause`."""
+        """End `pause`."""
         self._polls.resume()
         self._room.changed.set()
 
     def stop(self) -> None:
-        """Ends the poll under way and begins no other. Messages on their way return to the group."""
+        """End the poll under way and begin no other. Messages on their way return to the group."""
         self._polls.stop()
         self._room.changed.set()

@@ -14,7 +14,7 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 SETTLE_S_MAX = 5.0
-"""For telling a broker, at the end, what became of its messages."""
+"""Seconds for reporting the results of its messages to a broker, at the end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class Links:
         self._follow()
 
     async def stop(self) -> None:
-        """Begins no further poll; returns when all messages are settled. To be cancelled if that takes long."""
+        """Begin no further poll; return when all messages are settled. To be cancelled if that takes long."""
         self._stopping = True
         links = self._all()
         for each in links:
@@ -49,7 +49,7 @@ class Links:
         await asyncio.gather(*(each.link.idle() for each in links))
 
     async def close(self) -> None:
-        """Ends everything but settling."""
+        """End everything but settling."""
         self._stopping = True
         links = self._all()
         tasks = [*self._retiring, *(task for each in links for task in (each.polling, each.keeping))]
@@ -58,25 +58,25 @@ class Links:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def flush(self) -> None:
-        """Sends all settlements that wait, to the brokers that answer."""
+        """Send all settlements that wait, to the brokers that answer."""
         await asyncio.gather(*(each.link.flush(SETTLE_S_MAX) for each in self._all()))
 
     def out(self) -> int:
-        """Messages received and not settled."""
+        """Return the number of messages received and not settled."""
         return sum(each.link.out for each in self._all())
 
     def apply_bounds(self, bounds: FetchBounds) -> None:
-        """Applies new bounds to each link."""
+        """Apply new bounds to each link."""
         for each in self._all():
             each.link.apply_bounds(bounds)
 
     def pause(self) -> None:
-        """Asks no broker for more until `resume`."""
+        """Ask no broker for more until `resume`."""
         for each in self._all():
             each.link.pause()
 
     def resume(self) -> None:
-        """The end of `pause`."""
+        """End `pause`."""
         for each in self._all():
             each.link.resume()
 
@@ -97,7 +97,7 @@ class Links:
                 )
 
     def _retire(self, running: _RunningLink) -> None:
-        """The broker has gone from the others' list: polls it no more. What is out is still settled, if it answers."""
+        """Stop polling a broker that has gone from the others' list. Its messages are still settled, if it answers."""
         _log.info(
             "consumer.broker_gone",
             "group %(group)s: broker %(broker)s has gone",

@@ -1,4 +1,4 @@
-"""What is the same for all links of a consumer."""
+"""The properties that all links of a consumer share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line: the polls of one broker, one after the other, by which it learns which of its replies came. Pure."""
+"""A line: the successive polls of one broker, by which it learns which of its replies arrived. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _new_id() -> int:
 
 
 class PollSequence:
-    """What the requests on it say of the replies before."""
+    """The part of requests that reports the replies before."""
 
     def __init__(self) -> None:
         self._id = _new_id()
@@ -20,14 +20,14 @@ class PollSequence:
         self._named_count = 0
 
     def name(self, request: ReceiveRequest) -> None:
-        """Reports the last messages that came. Only while no poll is under way: its reply may be read next."""
+        """Report the last messages that came. Only while no poll is in progress: its reply may be read next."""
         self._named_count += 1
         request.line, request.received, request.call = self._id, self._received, self._named_count
 
     def note_received(self, token: int) -> None:
-        """Messages came, under this token."""
+        """Note that messages came, under this token."""
         self._received = token
 
     def begin_again(self) -> None:
-        """From now on, says nothing of what came before."""
+        """Begin a new line, which reports nothing of what came before."""
         self._id, self._received = _new_id(), 0

@@ -1,4 +1,4 @@
-"""Polls one broker for messages, while there is room for them and nobody has paused or stopped it.
+"""Polls one broker for messages, while there is room for them and it is neither paused nor stopped.
 
 The broker holds a poll until there is a message. Belongs to one loop.
 """
@@ -20,14 +20,14 @@ from txmsg.consumer.isolation import isolation
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply
 
 POLL_WAIT_S = 300.0
-"""How long the broker holds a poll when there is nothing."""
+"""Seconds that the broker holds a poll when there is no message."""
 ISOLATION_LOOK_S = 0.02
-"""How often a link looks whether suspects still wait in its process."""
+"""Seconds between looks if suspects still wait in the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Poller:
-    """Asks for messages; what comes goes to `arrivals`."""
+    """Asks for messages, and passes them to `arrivals`."""
 
     calls: LinkCalls
     polls: LinkPolls
@@ -38,7 +38,7 @@ class Poller:
     trouble: BrokerFailures
 
     async def run(self) -> None:
-        """Polls until it is stopped. After a failure of the broker it pauses and polls again."""
+        """Poll until stopped. After a failure of the broker, pause and poll again."""
         while not self.polls.stopping.is_set():
             free = self.room.free(asyncio.get_running_loop().time())
             if self.polls.is_paused:
@@ -54,10 +54,12 @@ class Poller:
         self.settling.soon()
 
     async def poll(self, free: FetchAllowance) -> ReceiveReply | None:
-        """One poll. None after a failure, and if it was ended by a pause or a stop."""
+        """Make one poll. Returns None after a failure, and if a pause or a stop ended it."""
         request = self.calls.request(names_line=True)
         request.max_messages, request.max_bytes = free.count, free.size_bytes
         request.wait_ms = int(POLL_WAIT_S * 1000)
+        # Kept with the poll: the bounds may change while the broker holds it, but its messages are reserved for the
+        # time that was asked for.
         self.polls.asked_s = self.room.bounds.visibility_timeout_s
         if not self.polls.is_in_doubt:
             self.settlements.forget_heard()
@@ -70,7 +72,7 @@ class Poller:
             self.arrivals.add(columns, now, self.polls.asked_s)
 
     async def _stopped_within(self, time_s: float) -> None:
-        """Returns when it is stopped, or the time is over."""
+        """Return when it is stopped, or the time is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(time_s):
                 await self.polls.stopping.wait()

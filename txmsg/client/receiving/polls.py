@@ -1,4 +1,4 @@
-"""Whether a link polls: the poll under way, and what ends it. Knows no request. Belongs to one loop."""
+"""The poll of a link: the one in progress, and its end. Knows no request. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txmsg.wire.v1.txmsg_pb2 import ReceiveReply
 
 
 class LinkPolls:
-    """The poll of a link that is under way, at most one.
+    """The poll of a link that is in progress, at most one.
 
     asked_s: the visibility timeout that it has asked for. is_in_doubt: messages may be on their way from a poll that
     was not answered. stopping: set by `stop`, for good.
@@ -25,11 +25,11 @@ class LinkPolls:
 
     @property
     def is_last_word_due(self) -> bool:
-        """Whether the next call is to say what came last: no poll will say it, or none for long."""
+        """True if the next call has to report the last messages: no poll will, or none for long."""
         return self.is_in_doubt and (self.stopping.is_set() or self.is_paused) and self._under_way is None
 
     async def poll(self, call: Coroutine[Any, Any, ReceiveReply | None]) -> ReceiveReply | None:
-        """Makes the call of a poll. None after a failure, and when it was ended by `pause` or `stop`."""
+        """Make the call of a poll. Returns None after a failure, and if `pause` or `stop` ended it."""
         self.is_in_doubt = True
         under_way = self._under_way = asyncio.create_task(call)
         try:
@@ -46,16 +46,16 @@ class LinkPolls:
         return reply
 
     def pause(self) -> None:
-        """Ends the poll under way; no other is to begin until `resume`."""
+        """End the poll in progress; no other may begin until `resume`."""
         self.is_paused = True
         self._cancel_poll()
 
     def resume(self) -> None:
-        """The end of `pause`."""
+        """End `pause`."""
         self.is_paused = False
 
     def stop(self) -> None:
-        """Ends the poll under way; no other is to begin."""
+        """End the poll in progress; no other may begin."""
         self.stopping.set()
         self._cancel_poll()
 

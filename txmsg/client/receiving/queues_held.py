@@ -17,23 +17,23 @@ class QueuesHeld:
         self._on_free: list[Callable[[int], None]] = []
 
     def watch(self, on_free: Callable[[int], None]) -> None:
-        """Calls on_free with the id of each queue of which no message is held any more."""
+        """Call on_free with the id of each queue once no message of it is held."""
         self._on_free.append(on_free)
 
     def unwatch(self, on_free: Callable[[int], None]) -> None:
-        """The end of `watch`. Idempotent."""
+        """End `watch`. Idempotent."""
         self._on_free = [each for each in self._on_free if each != on_free]
 
     def holds(self, queue_id: int) -> bool:
-        """Whether messages of a queue are held."""
+        """Return True if messages of the queue are held."""
         return queue_id in self._counts
 
     def add(self, queue_id: int) -> None:
-        """Messages of a queue were received, in one delivery."""
+        """Count a delivery of messages of a queue."""
         self._counts[queue_id] += 1
 
     def drop(self, queue_id: int) -> None:
-        """All messages of a delivery are settled, or given up."""
+        """Count a delivery down, whose messages are all settled, or given up."""
         self._counts[queue_id] -= 1
         if not self._counts[queue_id]:
             del self._counts[queue_id]

@@ -15,7 +15,7 @@ _NO_HEADERS: Mapping[str, str] = unpack_headers(b"")
 
 
 def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[int, ProtocolError]]:
-    """The messages of one queue, and by offset those that cannot be read.
+    """Return the messages of one queue, and errors of unreadable ones by offset.
 
     Raises ProtocolError for columns that no broker of this protocol sends.
     """
@@ -70,7 +70,7 @@ def _headers(columns: DeliveredColumns, unreadable: dict[int, ProtocolError]) ->
 
 
 def checked(check: Check) -> ReceivedMessage:
-    """The message that a check-back shows to the listener. It stands in no queue yet.
+    """Return the message that a check-back shows to the listener. It is in no queue yet.
 
     Raises ProtocolError for one that no broker of this protocol sends.
     """

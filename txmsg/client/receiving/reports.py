@@ -1,4 +1,4 @@
-"""What a link tells its broker of the messages that came: settled, still held, begun alone."""
+"""Reports of a link to its broker about the messages that came: settled, still held, begun alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txmsg.client.receiving.unsettled import DeliveredBatch, UnsettledMessages
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 TELL_TIMEOUT_S = 5.0
-"""For telling a broker that a suspect begins: nothing else begins meanwhile."""
+"""Seconds for reporting that a suspect begins: no other handler begins meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reports:
-    """Sends them, by calls that ask for nothing. When, others decide."""
+    """Sends reports, by calls that ask for no messages. Others decide on the time."""
 
     calls: LinkCalls
     held: UnsettledMessages
@@ -31,18 +31,20 @@ class Reports:
 
     @property
     def unsent_count(self) -> int:
-        """Settlements that wait."""
+        """Number of settlements that wait."""
         return len(self.settlements)
 
     @property
     def is_any_due(self) -> bool:
-        """Whether there is something to tell."""
+        """True if there is something to report."""
         return bool(self.settlements or self.awaited.free()) or self.polls.is_last_word_due
 
     async def send_reports(self, held: Sequence[Receipt] = ()) -> bool:
-        """Sends all that is due, and what is still held. False after a failure: settlements wait again."""
+        """Send all due reports, and the receipts still held. Returns False after a failure: settlements then wait
+        again."""
         is_last_word = self.polls.is_last_word_due
         request = self.calls.request(names_line=is_last_word)
+        # Kept aside until the answer: a lost call has to be repeated, and the message may be delivered again meanwhile.
         taken = self.settlements.take_waiting()
         taken.put_into_request(request)
         request.held.extend(held)
@@ -62,9 +64,9 @@ class Reports:
         return True
 
     async def tell_alone(self, hand: DeliveredBatch, offset: int, *, is_alone: bool) -> bool:
-        """Tells that a message begins, alone in this process, or that others run beside it from now on.
+        """Report that a message begins, alone in this process, or that others run beside it from now on.
 
-        Returns whether the broker has heard it and the message is still ours.
+        Returns True if the broker has heard it and the message is still ours.
         """
         request = self.calls.request()
         (request.alone if is_alone else request.joined).append(hand.receipt([offset]))
@@ -75,7 +77,7 @@ class Reports:
         return self.held.holds(hand, offset, asyncio.get_running_loop().time())
 
     def _hear_expired(self, expired: Sequence[Receipt]) -> None:
-        """Handles receipts that the broker no longer honours: settled too late, or still held here."""
+        """Handle receipts that the broker no longer honours: settled too late, or still held here."""
         late = lost = 0
         for receipt in expired:
             gone = self.held.lose(receipt)

@@ -1,10 +1,10 @@
 # Generated from sending_handler_async.py by `make generate`: change that one.
 
-"""A handler that sends: its message's row, its effects, and what it sends are of one transaction.
+"""A handler that sends: the row of its message, its effects and its messages belong to one transaction.
 
 The row of the inbox is the first statement, so attempts at one message exclude each other: a second one waits for the
-first, is skipped if that commits, and goes on if it does not. Each attempt sends under a transaction id of its own:
-what it has stored at the broker and not committed stays undelivered, whatever the next attempt sends.
+first, is skipped if that commits, and continues if it does not. Each attempt sends under a transaction id of its own:
+messages that it has stored at the broker and not committed stay undelivered, whatever the next attempt sends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SendingHandler(InboxHandler[_Handler]):
         self._producer = producer
 
     def __call__(self, message: ReceivedMessage) -> None:
-        """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
+        """Run the handler in a transaction that also records the message; skip it if it is recorded."""
         row = self.row_of(message)
         with self.factory() as session:
             with LateTransaction(self._producer, session, owner=self.owner) as tx:

@@ -25,13 +25,13 @@ class SettlementsUnderWay:
     refusals: Sequence[Refusal]
 
     def put_into_request(self, request: ReceiveRequest) -> None:
-        """Adds them to a request."""
+        """Add the settlements to a request."""
         request.acks.extend(hand.receipt(offsets) for hand, offsets in self.acks.items())
         request.refusals.extend(self.refusals)
 
 
 class PendingSettlements:
-    """Of one link. counts: of those that the broker has heard."""
+    """Settlements of one link. counts: of those that the broker has heard."""
 
     def __init__(self, counts: ConsumerCounts) -> None:
         self._counts = counts
@@ -39,21 +39,23 @@ class PendingSettlements:
         self._refusals: list[Refusal] = []
         self._under_way: list[SettlementsUnderWay] = []
         self._heard: list[SettlementsUnderWay] = []
-        """By the broker since the poll under way began, which may bring these messages once more."""
+        """Settlements that the broker has heard since the poll in progress began: its reply may bring these messages
+        once more."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting settlements."""
         return sum(map(len, self._acks.values())) + len(self._refusals)
 
     def __bool__(self) -> bool:
         return bool(self._acks or self._refusals)
 
     def ack(self, hand: DeliveredBatch, offset: int) -> None:
-        """The message is done."""
+        """Add an acknowledgement."""
         self._acks[hand].append(offset)
 
     def refuse(self, hand: DeliveredBatch, offset: int, failure: HandlerFailure) -> None:
-        """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
+        """Add a refusal: `failure` determines what becomes of the message. Its text is shown with it, cut to 4,000
+        characters."""
         self._refusals.append(
             Refusal(
                 receipt=hand.receipt([offset]),
@@ -65,7 +67,8 @@ class PendingSettlements:
         )
 
     def is_acknowledged(self, hand: DeliveredBatch, offset: int) -> bool:
-        """Whether the broker is told that this message is done, or was since it was asked, for any delivery."""
+        """Return True if this message's acknowledgement is on its way, or was heard since the broker was asked, for any
+        delivery."""
         return any(
             each.queue_id == hand.queue_id and offset in offsets
             for acks in (self._acks, *(taken.acks for taken in (*self._under_way, *self._heard)))
@@ -73,21 +76,22 @@ class PendingSettlements:
         )
 
     def take_waiting(self) -> SettlementsUnderWay:
-        """All that wait: they are on their way, until one of the next two is called."""
+        """Remove and return all waiting settlements: they are on their way until `give_back` or `confirm`."""
         taken = SettlementsUnderWay(self._acks, self._refusals)
         self._acks, self._refusals = defaultdict(list), []
         self._under_way.append(taken)
         return taken
 
     def give_back(self, taken: SettlementsUnderWay) -> None:
-        """The broker may not have heard them: they wait again."""
+        """Let settlements wait again that the broker may not have heard."""
         self._under_way.remove(taken)
         for hand, offsets in taken.acks.items():
             self._acks[hand] += offsets
+        # In front: they are older than what has come to wait meanwhile.
         self._refusals[:0] = taken.refusals
 
     def confirm(self, taken: SettlementsUnderWay, *, keeps: bool) -> None:
-        """The broker has heard them. keeps: for a poll is under way that began before."""
+        """Count settlements that the broker has heard. keeps: True if a poll is in progress that began before."""
         self._under_way.remove(taken)
         if taken.acks and keeps:
             self._heard.append(taken)
@@ -95,5 +99,5 @@ class PendingSettlements:
         self._counts.refused += len(taken.refusals)
 
     def forget_heard(self) -> None:
-        """A poll begins, and none before it is in doubt: it brings nothing that the broker has heard of."""
+        """Forget heard settlements: a new poll, with none in doubt before it, brings no message of them."""
         self._heard.clear()

@@ -1,4 +1,4 @@
-"""When a link tells its broker what became of messages: soon after the first, again after a failure, all at the end.
+"""The time at which a link reports results to its broker: soon after the first, again after a failure, all at the end.
 
 Not with a poll, which would confirm them only when it ends. Belongs to one loop.
 """
@@ -16,11 +16,11 @@ from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 FLUSH_DELAY_S = 0.005
 FAILURES_MAX = 3
-"""After so many failures in a row a stop does not wait for the broker to hear what came last: it has probably gone."""
+"""Failures in a row after which a stop does not wait for the broker to hear the last report: it has probably gone."""
 
 
 class Settling:
-    """Has reports sent, one after the other, until `flush`."""
+    """Sends reports, one at a time, until `flush`."""
 
     def __init__(self, reports: Reports, awaited: AwaitedQueues, trouble: BrokerFailures) -> None:
         self._reports = reports
@@ -33,12 +33,12 @@ class Settling:
         trouble.watch(self.soon)  # rather than when the long pause is over
 
     def later(self, delay_s: float = FLUSH_DELAY_S) -> None:
-        """Sends what is due after this time, unless that is to be done already."""
+        """Send what is due after this many seconds, unless that is planned already."""
         if self._timer is None and self._sending is None and not self._is_over:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.soon)
 
     def soon(self) -> None:
-        """Sends what is due at once, unless something is being sent: then it follows."""
+        """Send what is due at once, or after the report that is being sent."""
         if self._is_over:
             return
         if self._timer is not None:
@@ -61,7 +61,7 @@ class Settling:
             self.later()
 
     async def settle(self, held: Sequence[Receipt] = ()) -> bool:
-        """Sends what is due now, with what is still held. False after a failure: it is sent again."""
+        """Send what is due now, with the receipts still held. Returns False after a failure: it is sent again."""
         is_heard = False
         try:
             is_heard = await self._reports.send_reports(held)
@@ -71,7 +71,7 @@ class Settling:
         return is_heard
 
     async def flush(self, timeout_s: float) -> None:
-        """Settles everything that waits, before the end. What is left after the time is redelivered."""
+        """Settle everything that waits, before the end. Messages left after the time are redelivered."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._sending is not None or self._is_worth_sending:

@@ -1,4 +1,4 @@
-"""What a consumer's links to the brokers of one Notify database share."""
+"""The state that a consumer's links to the brokers of one Notify database share."""
 
 from __future__ import annotations
 

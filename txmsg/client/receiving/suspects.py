@@ -26,7 +26,7 @@ _ALONE_S_MAX: Final = 32.0
 
 
 def alone_s(losses: int) -> float:
-    """For how long a message is alone at most, and others are waited for before: 2 s, 8 s, 32 s, 32 s ...
+    """Return the seconds that a message is alone at most, and that others are waited for before: 2, 8, 32, 32 ...
 
     Then others join it, for handlers may take hours. If it is lost after that, it does not count, and it is alone for
     longer the next time.
@@ -46,12 +46,13 @@ class SuspectHandler:
         self._waiting: asyncio.Queue[tuple[MessageDelivery, int]] = asyncio.Queue()
 
     def put_message(self, delivery: MessageDelivery, losses: int) -> None:
-        """Has a message handled that was lost with so many consumers. Until then this process fetches nothing more."""
+        """Queue a message that was lost with this many consumers. Until it is handled this process fetches nothing
+        more."""
         isolation.want(1)
         self._waiting.put_nowait((delivery, losses))
 
     async def run(self) -> None:
-        """Handles what was put."""
+        """Handle the queued messages, until cancelled."""
         try:
             while True:
                 delivery, losses = await self._waiting.get()
@@ -80,6 +81,8 @@ class SuspectHandler:
         )
         time_s, is_counted = alone_s(losses), losses >= COUNTED_FROM
         async with isolation.alone(time_s) as is_alone:
+            # A loss beside other handlers proves nothing about this message, so the broker is told "alone" only if it
+            # is true, or if the message has had all its chances.
             counts = is_alone or is_counted
             if counts and not await delivery.tell_alone(is_alone=True):
                 await delivery.tell_alone(is_alone=False)  # it may have heard the first, but nothing begins

@@ -26,12 +26,12 @@ class DeliveredBatch(NamedTuple):
     epoch: int
 
     def receipt(self, offsets: Sequence[int]) -> Receipt:
-        """The receipt of some of them."""
+        """Return the receipt of some of its messages."""
         return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
 
 
 def hand_of(receipt: Receipt) -> DeliveredBatch:
-    """The hand that a receipt belongs to."""
+    """Return the delivered batch that a receipt belongs to."""
     return DeliveredBatch(receipt.queue_id, receipt.token, receipt.epoch)
 
 
@@ -65,7 +65,7 @@ class UnsettledMessages:
     def add(
         self, hand: DeliveredBatch, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float
     ) -> None:
-        """Adds delivered messages, and offsets whose message cannot be read."""
+        """Add delivered messages, and offsets whose message cannot be read."""
         self.count += len(messages) + len(unreadable)
         # What came before from one queue and under one token came in this reply: a part are retries.
         sizes = self._by_hand.setdefault(hand, _UnsettledOfBatch({}, until)).sizes
@@ -77,7 +77,7 @@ class UnsettledMessages:
         self.size_bytes += sum(map(len, map(_BODY, messages)))
 
     def drop(self, hand: DeliveredBatch, offset: int) -> None:
-        """The message is settled, or given up."""
+        """Remove a message that is settled, or given up."""
         self.count -= 1
         found = self._by_hand.get(hand)
         if found is not None:
@@ -87,12 +87,12 @@ class UnsettledMessages:
                 self._queues.drop(hand.queue_id)
 
     def holds(self, hand: DeliveredBatch, offset: int, now: float) -> bool:
-        """Whether this message is still reserved for this consumer."""
+        """Return True if this message is still reserved for this consumer."""
         found = self._by_hand.get(hand)
         return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
 
     def is_repeat(self, hand: DeliveredBatch, offset: int) -> bool:
-        """Whether this message is held already by an earlier delivery. If so, this one is among its `repeats`."""
+        """Return True if an earlier delivery holds this message already; this one is then added to its `repeats`."""
         for known, found in self._by_hand.items():
             if known.queue_id == hand.queue_id and known != hand and offset in found.sizes:
                 self.repeats[known, offset].append(hand)
@@ -100,25 +100,26 @@ class UnsettledMessages:
         return False
 
     def until_before(self, moment: float) -> list[DeliveredBatch]:
-        """The hands whose reservation ends before this time."""
+        """Return the batches whose reservation ends before this time."""
         return [hand for hand, found in self._by_hand.items() if found.until < moment]
 
     def receipts(self, hands: Iterable[DeliveredBatch]) -> list[Receipt]:
-        """The receipts of the messages in these hands that are still reserved."""
+        """Return the receipts of the messages in these batches that are still reserved."""
         ours = [(hand, self._by_hand[hand].ours) for hand in hands if hand in self._by_hand]
         return [hand.receipt(sorted(offsets)) for hand, offsets in ours if offsets]
 
     def extend(self, hands: Iterable[DeliveredBatch], until: float) -> None:
-        """The broker has extended their reservation until this time."""
+        """Note that the broker has extended their reservation until this time."""
         for hand in hands:
             if hand in self._by_hand:
                 self._by_hand[hand].until = until
 
     def lose(self, receipt: Receipt) -> int:
-        """The broker has taken these back. Returns how many of them were still held."""
+        """Note that the broker has taken messages back. Returns the number of those that were still held."""
         found = self._by_hand.get(hand_of(receipt))
         if found is None:
             return 0
         gone = found.ours.intersection(receipt.offset)
+        # Kept in `sizes`: the handler still runs, and its message's memory counts until it ends.
         found.lost |= gone
         return len(gone)

@@ -11,13 +11,13 @@ from txmsg.client.receiving.settling import Settling
 from txmsg.client.receiving.unsettled import UnsettledMessages
 
 RENEWALS = 4
-"""How often within a visibility timeout the broker is told what is still held: all but one of the calls may be lost."""
+"""Reports of held messages within a visibility timeout: all but one of the calls may be lost."""
 HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 
 
 class VisibilityExtender:
-    """Keeps what a link holds."""
+    """Extends the reservation of a link's held messages."""
 
     def __init__(self, held: UnsettledMessages, room: FetchBudget, polls: LinkPolls, settling: Settling) -> None:
         self._held = held
@@ -27,11 +27,11 @@ class VisibilityExtender:
         self._is_due = asyncio.Event()
 
     def look_soon(self) -> None:
-        """The visibility timeout may be another one now."""
+        """Look at once, because the visibility timeout may have changed."""
         self._is_due.set()
 
     async def run(self) -> None:
-        """Repeats `run_once` in time, until cancelled."""
+        """Repeat `run_once` in time, until cancelled."""
         while True:
             # What the poll under way brings may be left to us for a shorter time than now holds.
             time_s = min(self._room.bounds.visibility_timeout_s, self._polls.asked_s) / RENEWALS
@@ -42,10 +42,13 @@ class VisibilityExtender:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Tells the broker what is held, if it has not heard of it for long."""
+        """Report the held messages to the broker, if it has not heard of them for long."""
         visibility_timeout_s = self._room.bounds.visibility_timeout_s
         now = asyncio.get_running_loop().time()
+        # Only batches that are older than a quarter of the timeout: fast handlers settle before that, and cost no
+        # report.
         old = self._held.until_before(now + visibility_timeout_s * (1 - 1 / RENEWALS))
+        # In parts: one call with all receipts could exceed the size of a request.
         for start in range(0, len(old), HELD_COUNT_MAX):
             hands = old[start : start + HELD_COUNT_MAX]
             receipts = self._held.receipts(hands)

@@ -165,7 +165,7 @@ class _AbandonedWaiter:
         self._stored(result)
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Nothing was stored, or a check-back removes it."""
+        """Ignore the error: nothing was stored, or a check-back removes it."""
 
     def exception(self) -> BaseException | None:
         return None
@@ -207,6 +207,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
     by_topic: dict[str, Columns] = {}
     for entry in entries:
         for n, message in enumerate(entry.messages):
+            # Columns: one Python object per message and hop would cost too much (0002).
             columns = by_topic.get(message.topic)
             if columns is None:
                 columns = by_topic[message.topic] = Columns()

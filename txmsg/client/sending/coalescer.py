@@ -127,6 +127,7 @@ class Coalescer(Generic[E]):
             self._pending.move_to(batch, self._crowd())
             if batch := worth_sending(batch, self._loop.time(), self._timeout_s):
                 self._begin_request(batch, self._send)
+        # After the requests have taken their part, so that room is filled in the order of arrival.
         while self._outside and not self._pending.is_full:
             self._admit(self._outside.popleft())
 

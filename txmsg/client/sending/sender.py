@@ -136,6 +136,7 @@ class RequestLane(Generic[E]):
 
     def _settle(self, entries: list[E], reply: Any, *, is_ambiguous: bool) -> tuple[list[E], TxmsgError | None]:
         kind = self._kind
+        # Before anything is settled: a test that raises here is a process that dies with a reply it has not acted on.
         self._hooks.after_reply(kind.name)
         if kind.name == "half":
             # Learned from the reply, not by a call before: a producer with one database needs no round trip before its

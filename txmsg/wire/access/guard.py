@@ -156,6 +156,8 @@ class Guard:
     def renewed(self, principal: Principal) -> Principal:
         """Return the same user with its present roles and rights. Raises Unauthenticated if its credential was revoked
         or has expired."""
+        # Looked up again by the credential, not by the name: a user whose certificate was given to another one must
+        # lose the connection.
         if principal.credential.startswith(CERTIFICATE):
             user = self.snapshot.certificates.get(principal.credential.removeprefix(CERTIFICATE))
             if user is None or user.name != principal.name:

@@ -76,6 +76,7 @@ def known_access_key(key_id: str, secret: str) -> NewAccessKey:
             f"access key {shown(key_id)} cannot be kept: it has 1 to 64 of the characters A-Z a-z 0-9 . _ @ + = -; "
             "make another one with `txmsg user access-key create`"
         )
+    # The error does not contain the secret, only its length: it goes into the terminal and perhaps a log.
     if _SECRET.fullmatch(secret) is None:
         raise MisuseError(
             f"the secret of access key {key_id}, of {len(secret)} characters, cannot be kept: it has 8 to 128 "
@@ -119,6 +120,7 @@ class KeyFile:
     def seal(self, key: NewAccessKey, user: str) -> bytes:
         """Return the secret, encrypted. It is bound to this id and user: copied to another one it cannot be
         decrypted."""
+        # Random for each secret: AES-GCM with one nonce twice under one key breaks the encryption of both.
         nonce = secrets.token_bytes(_NONCE_SIZE_BYTES)
         sealed: bytes = nonce + self._ciphers[0].encrypt(nonce, key.secret.encode("ascii"), _owner(key.id, user))
         return sealed

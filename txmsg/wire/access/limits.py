@@ -52,6 +52,7 @@ def checked_limits(limits: Mapping[str, float]) -> Mapping[str, float]:
             raise MisuseError(f"{shown(name)} is not a limit of users: there are {', '.join(known)}")
         if not 0 <= value <= _LIMIT_MAX or (not name.endswith("_per_s") and value != int(value)):
             raise MisuseError(f"{name}={value:g} is not a limit: give 0 for none, or a number up to {_LIMIT_MAX:g}")
+    # Counts become whole numbers: they come from TOML or JSON, where 20.0 is a valid spelling.
     return {name: value if name.endswith("_per_s") else int(value) for name, value in limits.items()}
 
 

@@ -126,6 +126,7 @@ class _Grants:
             self._exact[rule.pattern] = decision
 
     def decide(self, name: str) -> AccessDecision:
+        # Exact names first: a dict lookup, where prefixes are compared one by one.
         exact = self._exact.get(name)
         if exact is not None:
             return exact
@@ -222,6 +223,8 @@ def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
     for subject, action, kind, pattern in stored:
         try:
             yield Rule(subject, Action(action), ResourceKind(kind), pattern)
+        # Skipped, not raised: a cluster is upgraded broker by broker, and an old broker must keep its users while a new
+        # one already stores rules that it does not know.
         except ValueError:
             _log.warning(
                 "access.rule_unknown",

@@ -50,5 +50,6 @@ class AccessSnapshot:
     """Users by the name in their certificate."""
 
     def __post_init__(self) -> None:
+        # An index made once: a login by certificate must not search all users.
         by_certificate = {user.certificate: user for user in self.users.values() if user.certificate}
         object.__setattr__(self, "certificates", by_certificate)
