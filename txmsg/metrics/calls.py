@@ -9,7 +9,7 @@ from txmsg.wire.shared import ConnectedT, Shared
 
 
 def put_calls(figures: Figures, server: Shared[ConnectedT]) -> None:
-    """Adds what a server has counted."""
+    """Add the counts of a server to the figures."""
     figures.put("txmsg_connections", len(server.connections))
     figures.put_bound("connections", len(server.connections), server.connections_max)
     figures.put("txmsg_calls_in_flight", sum(connection.calls_in_flight for connection in server.connections))

@@ -1,6 +1,6 @@
 """Every metric that a process of txmsg exports: its name, type, unit, labels and meaning, and which processes have it.
 
-What is scraped, docs/metrics.md, the alert rules and the dashboard are made from this table. Knows no process and no
+Scraped figures, docs/metrics.md, the alert rules and the dashboard are made from this table. Knows no process and no
 library. Labels follow OpenTelemetry's conventions for messaging where those have a word, with `_` for `.`.
 """
 
@@ -21,7 +21,7 @@ class MetricKind(Enum):
 
 
 class ExportingProcess(Enum):
-    """Who exports metrics."""
+    """The kinds of processes that export metrics."""
 
     BROKER = "broker"
     METAQ = "metaq"
@@ -34,7 +34,7 @@ class ExportingProcess(Enum):
 
 
 class Scope(Enum):
-    """What a value is about, which says how those of several processes are put together."""
+    """The subject of a value, which decides how values of several processes are combined."""
 
     PROCESS = "process"
     """The process: add them up."""
@@ -46,7 +46,7 @@ NAMED_MAX: Final = 500
 """Topics, and pairs of a group and a topic, with series of their own. The others are OTHER.
 
 Of topics, and for counters, they are always the same: in a database those created first, in a log the first by name.
-For other metrics of pairs they are those that need a look: they wait longest, or have most retries or dead letters."""
+For other metrics of pairs they are the pairs that wait longest, or have most retries or dead letters."""
 OTHER: Final = "(other)"
 """Not a name that a topic or group can have."""
 
@@ -83,14 +83,14 @@ LABELS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One entry."""
+    """An entry of the catalogue."""
 
     name: str
     kind: MetricKind
     unit: str
-    """Of its values: seconds, bytes, messages ...; `1` for a share, and for what is 0 or 1."""
+    """The unit of its values: seconds, bytes, messages ...; `1` for a share, and for a value of 0 or 1."""
     meaning: str
-    """The HELP line, too."""
+    """The meaning; also the HELP line."""
     labels: tuple[str, ...] = ()
     scope: Scope = Scope.PROCESS
     section: str = ""
@@ -599,4 +599,4 @@ BOUNDS: Final = {
         "requests": "bytes of requests in progress; above it, large requests fail",
     },
 }
-"""The values of the label `bound`, and what each is."""
+"""The values of the label `bound`, and their meanings."""

@@ -1,4 +1,4 @@
-"""What an application registers to have the figures of its producers and consumers among its own."""
+"""A collector that adds the figures of producers and consumers to an application's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Counted(Protocol):
     """A producer or consumer of txmsg.client."""
 
     def _put_figures(self, figures: Figures) -> None:
-        """Adds what it has counted."""
+        """Add its counts to the figures."""
         ...
 
 
@@ -31,7 +31,7 @@ class ClientCollector:
         self._clients = clients
 
     def collect(self) -> Iterator[Metric]:
-        """The figures now; called by prometheus_client, from any thread."""
+        """Yield the current figures; called by prometheus_client, from any thread."""
         from txmsg.metrics.text import families_of
 
         figures = Figures(ExportingProcess.APPLICATION)

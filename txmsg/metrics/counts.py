@@ -1,4 +1,4 @@
-"""What a hot path counts with: cheap, unlocked, read at any time by whoever scrapes."""
+"""Counters of hot paths: cheap, without locks, read by scrapes at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEMS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Histogram:
-    """How many values fall between bounds, and their sum. For one thread, or where a lost count does no harm.
+    """The number of values between bounds, and their sum. For one thread, or where a lost count does no harm.
 
     Not prometheus_client's, which takes two locks for each value.
     """
@@ -23,16 +23,16 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of values in each interval, the last one without a bound; not cumulative."""
+        """The number of values in each interval, the last one without a bound; not cumulative."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts a value."""
+        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def plus(self, other: Histogram) -> Histogram:
-        """Both together. They have the same bounds."""
+        """Return the sum of both. They must have the same bounds."""
         both = Histogram(self.bounds)
         both.counts = [mine + others for mine, others in zip(self.counts, other.counts, strict=True)]
         both.sum = self.sum + other.sum
@@ -40,5 +40,5 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values."""
         return sum(self.counts)

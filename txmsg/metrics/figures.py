@@ -22,18 +22,21 @@ _release = version("txmsg")
 
 
 class Figures:
-    """What one scrape is told: values by metric and labels, in the order of the catalogue."""
+    """The values of one scrape by metric and labels, in the order of the catalogue."""
 
     def __init__(self, process: ExportingProcess) -> None:
         self.process = process
         self._values: dict[str, dict[Labels, Value]] = {
             metric.name: {} for metric in CATALOGUE.values() if process in metric.processes
         }
-        if process is not ExportingProcess.APPLICATION:  # which knows best itself
+        if process is not ExportingProcess.APPLICATION:  # An application knows its own process best.
             self._add_process()
 
     def put(self, name: str, value: Value, **labels: str) -> None:
-        """Sets the value of one series. KeyError for what the catalogue does not say of this process."""
+        """Set the value of one series.
+
+        Raises KeyError for metrics and labels that the catalogue lacks for this process.
+        """
         metric = CATALOGUE[name]
         assert isinstance(value, Histogram) == (metric.kind is MetricKind.HISTOGRAM), name
         if labels.keys() != set(metric.labels):
@@ -41,12 +44,12 @@ class Figures:
         self._values[name][tuple(labels[label] for label in metric.labels)] = value
 
     def put_each(self, name: str, label: str, values: Mapping[str, float]) -> None:
-        """Sets a series for each value of the one label of a metric."""
+        """Set a series for each value of a metric's only label."""
         for of, value in values.items():
             self.put(name, value, **{label: of})
 
     def add(self, name: str, value: Value, **labels: str) -> None:
-        """Adds to the value of one series, which others of this process share."""
+        """Add to the value of one series, which several parts of this process share."""
         before = self._values[name].get(tuple(labels[label] for label in CATALOGUE[name].labels))
         if isinstance(value, Histogram) and isinstance(before, Histogram):
             value = before.plus(value)
@@ -57,19 +60,19 @@ class Figures:
         self.put(name, value, **labels)
 
     def raise_to(self, name: str, value: float, **labels: str) -> None:
-        """Sets the value of one series, which others of this process share, unless it is greater already."""
+        """Raise the value of one series, which several parts of this process share, to at least `value`."""
         before = self._values[name].get(tuple(labels[label] for label in CATALOGUE[name].labels), value)
         assert not isinstance(before, Histogram)
         self.put(name, max(before, value), **labels)
 
     def put_bound(self, bound: str, used: float, limit: float) -> None:
-        """Sets how full something bounded is; limit 0: it has no bound."""
+        """Set the used share of a bounded resource; limit 0: no bound. Raises KeyError for an unknown bound."""
         if bound not in BOUNDS[self.process]:
             raise KeyError(f"the catalogue names no bound {bound} of a {self.process.value}")
         self.put("txmsg_bound_used_ratio", used / limit if limit else 0, bound=bound)
 
     def series(self) -> list[tuple[Metric, Mapping[Labels, Value]]]:
-        """All metrics of the process with their series, of which there may be none yet."""
+        """Return all metrics of the process with their series, of which there may be none yet."""
         return [(CATALOGUE[name], values) for name, values in self._values.items()]
 
     def _add_process(self) -> None:

@@ -1,10 +1,10 @@
 """The HTTP endpoint of a process: GET /metrics, /livez and /readyz. Knows no metric and no process.
 
-Made for one scraper and a few probes, not for the open network: everything a stranger may take is bounded, the TLS
-handshake included, and each connection has one request. /metrics may need a certificate or a token; probes are open:
-whoever runs processes has neither. Why a process is not ready may name directories and databases: that is told only on
-its machine, and to those who may read /metrics. On loopback the Host is checked: a browser that was told that a foreign
-name is 127.0.0.1 reads nothing.
+For one scraper and a few probes, not for the open network: everything that a stranger can use is bounded, the TLS
+handshake included, and each connection has one request. /metrics may need a certificate or a token; probes are open,
+because supervisors of processes have neither. The reason why a process is not ready may name directories and databases:
+it is shown only on its machine, and to readers of /metrics. On loopback the Host is checked: a browser to which a
+foreign name resolves to 127.0.0.1 reads nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _TOKEN_SIZE_MIN: Final = 16
 
 
 class HttpAnswer(NamedTuple):
-    """An answer."""
+    """A response."""
 
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
     asks: str = ""
-    """How a client can prove who it is; empty if it need not."""
+    """The header that asks for authentication; empty if none is needed."""
 
 
 class BearerToken:
-    """The token of those who read /metrics. Raises MisuseError if the file has none."""
+    """The token of readers of /metrics. Raises MisuseError if the file has none."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -54,7 +54,10 @@ class BearerToken:
         self._read()
 
     def is_in(self, authorization: str) -> bool:
-        """Whether a header `Authorization` gives it. The file is read again: it may have been replaced."""
+        """Return True if the header `Authorization` has the token.
+
+        The file is read again: it may have been replaced.
+        """
         try:
             token = self._read()
         except MisuseError as exc:
@@ -81,37 +84,37 @@ class BearerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What a process answers. Each is awaited on the loop of the endpoint."""
+    """A process's answers to requests. All run on the loop of the endpoint."""
 
     figures: Callable[[], Awaitable[Figures]]
-    """What /metrics says."""
+    """Returns the figures of /metrics."""
     unready: Callable[[], str]
-    """Why the process is not ready; empty if it is."""
+    """Returns the reason why the process is not ready; empty if it is."""
     dead: Callable[[], str] = lambda: ""
-    """Why the process should be restarted; empty if it is alive. That this answers at all shows that its loop runs."""
+    """Returns the reason to restart the process; empty if it is alive. Any answer shows that its loop runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointLimits:
-    """What clients may take of the process, together."""
+    """Limits of all clients together."""
 
     connections: int = 64
-    """When there are more, those lose their places that are silent, from the address with most of them."""
+    """Open connections. Beyond, the address with most silent connections loses one."""
     scrapes: int = 16
-    """That wait for the figures at once: more are told to come again, and leave room for probes."""
+    """Scrapes that wait for the figures at once. Further ones are refused, which leaves room for probes."""
     head_size_bytes: int = 8 * 1024
     first_byte_s: float = 2.0
-    """From the connection to its first byte, with TLS of what is inside it."""
+    """Seconds from the connection to its first byte; with TLS, to the first decrypted one."""
     request_s: float = 5.0
-    """From the connection to the end of the request's head."""
+    """Seconds from the connection to the end of the request's head."""
     answer_s: float = 15.0
-    """From there to the answer, and as long again to take it."""
+    """Seconds from there to the answer, and again for its transfer."""
     look_s: float = 10.0
-    """How often it is looked whether the log must say that connections were closed."""
+    """Seconds between log lines about closed connections."""
 
 
 class Endpoint:
-    """Listens between `start` and `close`."""
+    """The HTTP server. Listens between `start` and `close`."""
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class Endpoint:
         token: BearerToken | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Only here: who serves no metrics needs no prometheus-client.
+        # Imported only here: a process that serves no metrics needs no prometheus-client.
         from txmsg.metrics.text import CONTENT_TYPE, text_of
 
         self._text_of, self._content_type = text_of, CONTENT_TYPE
@@ -140,11 +143,11 @@ class Endpoint:
         )
         self._looking: asyncio.TimerHandle | None = None
         self.scrapes = 0
-        """That wait for the figures at this moment."""
+        """Scrapes that wait for the figures now."""
         self._scrape: asyncio.Future[bytes] | None = None
 
     async def start(self, listen: str) -> str:
-        """Listens at HOST:PORT; returns it with the port that was taken for 0. Raises MisuseError."""
+        """Listen at HOST:PORT. Return the address with the port that was chosen for 0. Raises MisuseError."""
         host, port = host_and_port(listen)
         self._is_local = is_local(listen)
         try:
@@ -166,7 +169,7 @@ class Endpoint:
         return address
 
     async def close(self) -> None:
-        """Ends the requests under way. Closing twice, or before `start`, is fine."""
+        """Stop listening and end the requests in progress. May be called twice, or before `start`."""
         server, self._server = self._server, None
         if server is not None:
             await stop_listening([server])
@@ -179,7 +182,7 @@ class Endpoint:
             await asyncio.wait(tasks)
 
     def _close_strangers(self) -> None:
-        self._table.say_closed()  # not `look`: each connection keeps its times itself
+        self._table.say_closed()  # Only logs: each connection bounds its own times.
         self._looking = asyncio.get_running_loop().call_later(self._limits.look_s, self._close_strangers)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -232,7 +235,7 @@ class Endpoint:
             self._table.know(place)
             try:
                 page = await self._metrics()
-            finally:  # not when the answer is taken: who never takes it would keep others from the figures
+            finally:  # Before the transfer: a client that never reads its answer must not keep others from the figures.
                 self.scrapes -= 1
                 self._table.forget_place(place)
         async with asyncio.timeout(self._limits.answer_s):
@@ -262,7 +265,7 @@ class Endpoint:
         return await asyncio.to_thread(self._text_of, figures)
 
     async def _metrics(self) -> HttpAnswer:
-        # Those who ask at the same time are told the same: scrapes cost the process no more for being many.
+        # Concurrent scrapes share one reading, so that their number does not matter to the process.
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.ensure_future(self._text())
         try:
@@ -280,7 +283,7 @@ class Endpoint:
 async def serving(
     listen: str, probes: Probes, tls: ServerTls | None = None, token_file: Path | None = None
 ) -> AsyncIterator[str]:
-    """Serves within the block, at the address that it is given; nothing for an empty `listen`. Raises MisuseError."""
+    """Serve within the block, and yield the address; serves nothing for an empty `listen`. Raises MisuseError."""
     if not listen:
         yield ""
         return
@@ -295,7 +298,7 @@ async def serving(
 def serving_on_thread(
     listen: str, probes: Probes, tls: ServerTls | None = None, token_file: Path | None = None
 ) -> Iterator[str]:
-    """The same for a process without a loop: serves on one of its own, on a thread."""
+    """`serving` for a process without a loop: serves on a loop of its own, on a thread."""
     if not listen:
         yield ""
         return
@@ -313,7 +316,7 @@ def serving_on_thread(
 
 
 class _Client:
-    """One connection, by TLS or without. Failures of TLS are those of a connection."""
+    """One connection, with TLS or without. Failures of TLS are those of a connection."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tls: ServerTls | None, first_byte_s: float
@@ -329,7 +332,7 @@ class _Client:
         return self._tls is not None and self._tls.has_certificate
 
     async def head(self, size_bytes_max: int) -> bytes | None:
-        """The head of its request; None if it is too large."""
+        """Return the head of its request; None if it is too large."""
         said = bytearray()
         async with asyncio.timeout(self._first_byte_s) as waiting:
             while (end := said.find(_END)) < 0 and len(said) <= size_bytes_max:
@@ -342,7 +345,7 @@ class _Client:
         return bytes(said[: end + len(_END)]) if 0 <= end <= size_bytes_max else None
 
     async def answer(self, content: bytes) -> None:
-        """Sends it, and that nothing follows; waits until the client has closed."""
+        """Send the response and the end of the stream, and wait until the client has closed."""
         if self._tls is not None:
             self._tls.encrypt_pieces([content])
             self._tls.end_sending()
@@ -351,7 +354,7 @@ class _Client:
         await self._writer.drain()
         self._writer.write_eof()
         with suppress(asyncio.LimitOverrunError):
-            while await self._reader.read(4096):  # closed now, it might lose what was not read
+            while await self._reader.read(4096):  # Closing with unread data sends RST, which may discard the answer.
                 pass
 
     def _decrypted(self, data: bytes) -> bytes:
@@ -370,7 +373,7 @@ class _MetricsRequest(NamedTuple):
 
 
 def _request_of(head: bytes, *, is_local: bool) -> _MetricsRequest | HttpAnswer:
-    """What is asked for, or the answer to a request that is none of ours."""
+    """Return the request, or the response that refuses it."""
     line, *lines = head.decode("latin-1").split("\r\n")[:-2]
     words = line.split(" ")
     fields = [text.partition(":") for text in lines]

@@ -1,6 +1,6 @@
-"""Figures that take a while to read: read when a scrape asks, not more often than costs little, and by one reader.
+"""Slow figures: read when a scrape asks, by one reader, for a bounded share of the time.
 
-A scrape waits for them only a moment, so that one is answered when a database hangs: then most of all.
+A scrape waits for them only briefly, so that it is answered also when a database hangs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ T = TypeVar("T")
 _log = EventLog(__name__)
 
 FRESH_S: Final = 5.0
-"""What is younger is not read again."""
+"""Seconds for which figures are not read again."""
 SHARE_MAX: Final = 0.02
-"""Of the time, for which reading may go on."""
+"""The largest share of the time that reading may take."""
 PATIENCE_S: Final = 2.0
-"""How long a scrape waits."""
+"""Seconds that a scrape waits."""
 
 
 class Lookup(Generic[T]):
-    """What `read` returned last. `run` belongs into a task of its own; `what` is read, says the log."""
+    """The last result of `read`. `run` belongs into a task of its own. what: the figures' name in the log."""
 
     def __init__(self, what: str, read: Callable[[], Awaitable[T]]) -> None:
         self.found: T | None = None
-        """None: nothing was read yet."""
+        """The last result; None: nothing was read yet."""
         self.took_s = 0.0
         self._what = what
         self._read = read
@@ -41,11 +41,11 @@ class Lookup(Generic[T]):
         self._answered = asyncio.Event()
 
     def age_s(self) -> float:
-        """How long ago `found` was read; if nothing was, how long that has been so."""
+        """Return the seconds since `found` was read; if nothing was, since this object was made."""
         return time.monotonic() - self._read_at
 
     async def refresh_if_old(self) -> None:
-        """Has it read again, if it is old, and waits a moment for that. What was read before stays until then."""
+        """Request a new read if `found` is old, and wait for it, at most PATIENCE_S. `found` stays until then."""
         if self.found is not None and self.age_s() < max(FRESH_S, self.took_s / SHARE_MAX):
             return
         self._answered.clear()
@@ -55,7 +55,7 @@ class Lookup(Generic[T]):
                 await self._answered.wait()
 
     async def run(self) -> None:
-        """Reads when asked, until cancelled."""
+        """Read when asked, until cancelled."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -65,6 +65,7 @@ class Lookup(Generic[T]):
             except Exception as exc:  # noqa: BLE001 - the root of a task
                 self._log_failure(exc)
             else:
+                # From the begin of the read: figures are as old as the statement's snapshot, not as its answer.
                 self._read_at, self.took_s, self._trouble = begun_at, time.monotonic() - begun_at, ""
             self._answered.set()
 

@@ -17,13 +17,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def families_of(figures: Figures) -> Iterator[Family]:
-    """What a collector yields: each metric of the process, also without series."""
+    """Yield each metric of the process as prometheus_client's family, also without series."""
     for metric, values in figures.series():
         yield _family(metric, values)
 
 
 def text_of(figures: Figures) -> bytes:
-    """What /metrics answers."""
+    """Return the body of /metrics."""
     text: bytes = generate_latest(_Once(figures))
     return text
 

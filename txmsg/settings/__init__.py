@@ -1,1 +1,1 @@
-"""The catalogue of settings, and where their values come from. Knows no broker, no log and no command."""
+"""The catalogue of settings, and the sources of their values. Knows no broker, no log and no command."""

@@ -1,4 +1,4 @@
-"""What a setting is: name, kind, default, bounds, meaning. The catalogue is the fields of the dataclasses of settings.
+"""Settings: name, kind, default, bounds, meaning. The catalogue is the fields of the dataclasses of settings.
 
 Options, variables, keys of the file, the page of the documentation and the checks of values are made from it. A field
 gets its entry by `setting`; its kind follows from its default and from the unit at the end of its name.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _KEY: Final = "txmsg"
 REQUIRED: Final = object()
 """The default of a setting that must be given."""
-# What has no bound of its own is bounded where arithmetic with it ends: times since 1970, int4 and int8 in SQL.
+# The bounds of settings without their own: beyond them arithmetic overflows (times since 1970, int4 and int8 in SQL).
 DURATION_S_MAX: Final = 50 * 365 * 86_400.0
 COUNT_MAX: Final = 1_000_000_000
 SIZE_BYTES_MAX: Final = 1024**6
@@ -32,7 +32,7 @@ _PASSWORD: Final = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
 
 
 class SettingKind(Enum):
-    """What values a setting takes."""
+    """The kind of a setting's values."""
 
     FLAG = "true or false"
     COUNT = "whole number"
@@ -51,38 +51,38 @@ class Setting:
     """One entry of the catalogue."""
 
     name: str
-    """Within its scope: `first_check_s`, or `delivery.pause_failures` of a part."""
+    """The name within its scope: `first_check_s`, or `delivery.pause_failures` of a part."""
     scope: str
-    """What it belongs to: broker, metaq, tailer, client."""
+    """The server or client that it belongs to: broker, metaq, tailer, client."""
     kind: SettingKind
     default: object
     default_shown: str
-    """The default for people, where it is made at the start or stands for something."""
+    """The default for people, if it is made at the start or stands for something."""
     meaning: str
     least: float | None
     most: float | None
     is_open: bool
-    """Whether the bounds themselves are outside."""
+    """True if the bounds themselves are not allowed."""
     choices: tuple[str, ...]
     metavar: str
-    """What stands for a value in help; empty: what its kind says."""
+    """The placeholder of a value in help; empty: that of its kind."""
     live: bool
-    """Whether running processes take a change. Else it needs a restart."""
+    """True if running processes apply a change; otherwise it needs a restart."""
     option: str
     """`--first-check-s`; empty: only file and environment."""
     variable: str
     loses: str
-    """What a change may delete for good, in a sentence, which is said and asked before; empty: nothing."""
+    """A sentence about data that a change may delete for good, shown with a question before it; empty: none."""
 
     @property
     def full_name(self) -> str:
-        """With its scope: broker.first_check_s."""
+        """The name with its scope: broker.first_check_s."""
         return f"{self.scope}.{self.name}"
 
     # ---- values
 
     def value_of(self, given: object) -> Any:
-        """The value that a source gives as text, or as a value of TOML. Raises MisuseError."""
+        """Return the value that a source gives as text, or as a value of TOML. Raises MisuseError."""
         value = _CONVERT[self.kind](given)
         if value is None or not self._allows(value):
             raise MisuseError(f"the value {self.show(given)} is not {self.rule()}")
@@ -104,13 +104,13 @@ class Setting:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def rule(self) -> str:
-        """What a value must be: "a duration of at least 1s: a number of seconds, or 30s, 12h, 7d"."""
+        """Return the rule of values in words: "a duration of at least 1s: a number of seconds, or 30s, 12h, 7d"."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         return " ".join(filter(None, (_ARTICLE[self.kind], self.bounds()))) + _WAY_OUT.get(self.kind, "")
 
     def bounds(self) -> str:
-        """Between which values it lies, in words; empty where it has no bounds."""
+        """Return its bounds in words; empty without bounds."""
         low, high = ("above", "below") if self.is_open else ("of at least", "of at most")
         if self.least is not None and self.most is not None and not self.is_open:
             return f"from {self.in_words(self.least)} to {self.in_words(self.most)}"
@@ -119,7 +119,7 @@ class Setting:
         return " and ".join(words)
 
     def in_words(self, value: object) -> str:
-        """A value as people write it, and as every source takes it; without a password in it."""
+        """Return a value as people write it and every source takes it, without a password in it."""
         match self.kind, value:
             case SettingKind.DURATION, float() | int():
                 return shown_duration(value)
@@ -135,11 +135,11 @@ class Setting:
         return "" if value is None else text
 
     def show(self, value: object) -> str:
-        """A value for logs and terminals: without a password in it, and not longer than people read."""
+        """Return a value for logs and terminals: without a password in it, and truncated."""
         return shown(_PASSWORD.sub("***", value) if isinstance(value, str) else value)
 
     def shown_default(self) -> str:
-        """The default for people; "none" where there is none."""
+        """Return the default for people; "none" without one."""
         return self.default_shown or self.in_words(self.default) or "none"
 
 
@@ -160,7 +160,7 @@ def setting(
     shown: str = "",
     loses: str = "",
 ) -> T:
-    """A field of a dataclass of settings, with its entry of the catalogue.
+    """Return a field of a dataclass of settings, with its entry of the catalogue.
 
     is_open: the bounds are not allowed themselves. option: its name on the command line. made: makes the default when
     a process starts. shown: the default in words. loses: what a change may delete for good.
@@ -190,7 +190,7 @@ def setting(
 
 
 def required(meaning: str, *, kind: SettingKind, option: str, metavar: str = "", variable: str = "") -> Any:
-    """A field without a default: whoever makes the dataclass must give it, by any source."""
+    """Return a field without a default: one of the sources must give its value."""
     optional: Any = setting(
         REQUIRED,
         meaning,
@@ -204,7 +204,7 @@ def required(meaning: str, *, kind: SettingKind, option: str, metavar: str = "",
 
 
 def settings_of(config: type, scope: str = "", *, within: str = "") -> Iterator[Setting]:
-    """The catalogue of a dataclass: its own settings, then those of its parts."""
+    """Yield the catalogue of a dataclass: its own settings, then those of its parts."""
     for each in dataclasses.fields(config):
         entry = each.metadata.get(_KEY)
         if entry is not None:
@@ -223,14 +223,14 @@ def settings_of(config: type, scope: str = "", *, within: str = "") -> Iterator[
 
 
 def check_settings(config: object) -> None:
-    """Raises MisuseError for the first value of a dataclass of settings that is out of its bounds. Not of its parts."""
+    """Raises MisuseError for the first value of a dataclass of settings out of its bounds. Ignores its parts."""
     for each in settings_of(type(config)):
         if "." not in each.name:
             each.check(getattr(config, each.name))
 
 
 def made_of(config: type[T], values: Mapping[str, object]) -> T:
-    """A dataclass of settings with these values by name, those of parts by `part.name`; else defaults."""
+    """Return a dataclass of settings with these values by name, those of parts by `part.name`; else defaults."""
     own: dict[str, object] = {}
     parts: dict[str, dict[str, object]] = {}
     for name, value in values.items():
@@ -252,6 +252,7 @@ def _kind_of(name: str, default: object, choices: tuple[str, ...]) -> SettingKin
         return SettingKind.CHOICE
     if isinstance(default, bool):
         return SettingKind.FLAG
+    # By the name before the default's type: a duration may have an int, a float or None as its default.
     if name.endswith("_s") or "_s_" in name:
         return SettingKind.DURATION
     if "size_bytes" in name:
@@ -264,6 +265,7 @@ def _kind_of(name: str, default: object, choices: tuple[str, ...]) -> SettingKin
 def _flag(given: object) -> bool | None:
     if isinstance(given, bool):
         return given
+    # Not bool(given): the text "false" is true to Python.
     text = given.lower() if isinstance(given, str) else ""
     return True if text in _TRUE else False if text in _FALSE else None
 

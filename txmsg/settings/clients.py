@@ -21,7 +21,7 @@ def _override(meaning: str, kind: SettingKind, least: float, most: float) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What brokers tell consumers. None: as the application made them."""
+    """Settings that brokers send to consumers. None: as the application made them."""
 
     concurrency: int | None = _override(
         "Number of handlers of each subscription that run at once, in each consumer. Running handlers continue; "

@@ -16,7 +16,7 @@ from txmsg.wire.tls import ServerTls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserConfig:
-    """What a user may take of a server, unless it has limits of its own."""
+    """Limits of each user at a server, unless the user has limits of its own."""
 
     connections_max: int = setting(
         0,
@@ -54,7 +54,7 @@ class UserConfig:
         check_settings(self)
 
     def limits(self) -> UserLimits:
-        """As guards have them."""
+        """Return the limits in the form of guards."""
         return UserLimits(
             connections=self.connections_max,
             requests_per_s=self.requests_per_s,
@@ -65,7 +65,7 @@ class UserConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """TLS of a server's port: as long as no certificate is given, there is none."""
+    """TLS of a server's port, used only if a certificate is given."""
 
     cert: Path | None = setting(
         None,
@@ -88,10 +88,10 @@ class TlsConfig:
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None) or (self.client_ca is not None and self.cert is None):
             raise MisuseError("TLS needs both a certificate and its key: give --tls-cert and --tls-key, or neither")
-        self.of_server()  # a mistake is told before anything starts
+        self.of_server()  # Reads the files now, so that a mistake is reported before anything starts.
 
     def check_listen(self, listen: str, *, authentication: bool, insecure: bool) -> None:
-        """Raises MisuseError for an address that strangers can reach and where nobody would ask who they are."""
+        """Raises MisuseError for an address that other machines can reach without authentication."""
         check_reach(
             "--listen",
             listen,
@@ -103,7 +103,7 @@ class TlsConfig:
         )
 
     def check_http_listen(self, listen: str, token_file: Path | None, *, insecure: bool) -> None:
-        """The same for the address of /metrics; "" is none."""
+        """Raises MisuseError for such an address of /metrics, and for an unusable token; "" means not served."""
         if token_file is not None:
             BearerToken(token_file)
         if listen:
@@ -117,12 +117,12 @@ class TlsConfig:
             )
 
     def of_server(self) -> ServerTls | None:
-        """What these files make; None without. Raises MisuseError if one cannot be used."""
+        """Return the TLS of these files; None without them. Raises MisuseError if one cannot be used."""
         return None if self.cert is None or self.key is None else ServerTls(self.cert, self.key, self.client_ca)
 
 
 def authentication_setting(users: str) -> bool:
-    """Of the field `authentication`. users: where they are."""
+    """Return the setting `authentication`. users: the place of users and rules, in words."""
     return setting(
         False,
         f"Clients need a token or a certificate of a user, and may do only what rules allow {users}.",
@@ -131,7 +131,7 @@ def authentication_setting(users: str) -> bool:
 
 
 def insecure_setting() -> bool:
-    """Of the field `insecure`: see `TlsConfig.check_listen`."""
+    """Return the setting `insecure`: see `TlsConfig.check_listen`."""
     return setting(
         False,
         "Allow other machines to connect without TLS, tokens or certificates: only for trusted networks.",
@@ -140,7 +140,7 @@ def insecure_setting() -> bool:
 
 
 def http_listen_setting() -> str:
-    """Of the field `http_listen`: where figures are served."""
+    """Return the setting `http_listen`, the address of /metrics."""
     return setting(
         "",
         "Address of /metrics, /livez and /readyz, with HTTPS if a certificate is given. Port 0 picks a free port.",
@@ -151,7 +151,7 @@ def http_listen_setting() -> str:
 
 
 def http_token_file_setting() -> Path | None:
-    """Of the field `http_token_file`: who may read /metrics. A file, since it must work while the database is away."""
+    """Return the setting `http_token_file` for /metrics. A file, since it must work while the database is away."""
     return setting(
         None,
         "File with the token that readers of /metrics must send (Authorization: Bearer). Reloaded at each request.",
@@ -162,12 +162,12 @@ def http_token_file_setting() -> Path | None:
 
 
 def log_level_setting() -> str:
-    """Of the field `log_level`."""
+    """Return the setting `log_level`."""
     return setting("info", "Lowest level logged to stderr.", choices=LOG_LEVELS, live=True, option="--log-level")
 
 
 def log_format_setting() -> str:
-    """Of the field `log_format`: one variable for all servers, since whoever collects logs wants all of them alike."""
+    """Return the setting `log_format`. One variable for all servers: log collectors want one format."""
     return setting(
         "text",
         "How the log is written to stderr: text, or one JSON object per line.",

@@ -1,6 +1,6 @@
-"""The configuration that file, environment and options give a process, and how it takes another one while it runs.
+"""The configuration that file, environment and options give a process, and its replacement at run time.
 
-Decides what changes and says so; who uses the settings is told. Knows no signal and no file.
+Decides which settings change, logs them, and notifies the user of the configuration. Knows no signal and no file.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class GivenSettings(Generic[T]):
-    """What a process was given. sources: where values come from, for people. `use` is told what is given anew."""
+    """The settings given to a process. sources: of their values, for people. `use` is called with new settings."""
 
     def __init__(self, config: T, sources: Mapping[str, str] = MappingProxyType({})) -> None:
         self.config = config
         self.sources = sources
         self.use: Callable[[T], None] = lambda _: None
-        """Set by the one who uses the configuration."""
+        """Called with the new configuration. Its user sets this."""
 
     def take_live(self, read: T, scope: str, sources: Mapping[str, str]) -> None:
-        """Takes the live settings of what was read. Says which of the others need a restart."""
+        """Apply the live settings of the configuration that was read. Logs which of the others need a restart."""
         live: dict[str, object] = {}
         for each in settings_of(type(read), scope):
             value = value_in(read, each.name)
@@ -51,13 +51,14 @@ class GivenSettings(Generic[T]):
         self.sources = sources
         if live:
             self.config = replaced(self.config, live)
+            # Only live settings reach `use`: others keep the value that running parts were made with.
             self.use(self.config)
         else:
             _log.info("settings.unchanged", "the settings were read again, and nothing of them changes here")
 
 
 def replaced(config: T, values: Mapping[str, object]) -> T:
-    """The dataclass with other values by name, those of its parts by `part.name`."""
+    """Return the dataclass with other values by name, those of its parts by `part.name`."""
     own: dict[str, object] = {}
     for name, value in values.items():
         part, dot, rest = name.partition(".")
@@ -66,7 +67,7 @@ def replaced(config: T, values: Mapping[str, object]) -> T:
 
 
 def value_in(config: object, name: str) -> object:
-    """The value of a setting by its name in the catalogue."""
+    """Return the value of a setting by its name in the catalogue."""
     for part in name.split("."):
         config = getattr(config, part)
     return config

@@ -1,4 +1,4 @@
-"""Where the values of settings come from: defaults < file < environment < command line < run-time store.
+"""Sources of the values of settings: defaults < file < environment < command line < run-time store.
 
 An error names the place (file and line, variable, option), the value, the rule, and what to give.
 """
@@ -21,9 +21,9 @@ CONFIG_VARIABLE: Final = "TXMSG_CONFIG"
 """The variable that names the file."""
 DEFAULT: Final = "default"
 SCOPES: Final = ("broker", "metaq", "tailer", "rocketmq")
-"""The servers whose settings are given by tables of a file, variables and options. Clients get theirs from brokers."""
+"""The servers whose settings come from tables of a file, variables and options. Clients get theirs from brokers."""
 COMMANDS_TABLE: Final = "cli"
-"""The table that has what options of commands are when they are not given."""
+"""The table with the defaults of commands' options."""
 
 _TABLE: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
 _ENTRY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
@@ -31,7 +31,7 @@ _ENTRY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """The value of a setting, and where it comes from, for people."""
+    """The value of a setting, and its source in words."""
 
     value: Any
     source: str = DEFAULT
@@ -44,7 +44,7 @@ class _FileEntry:
 
 
 def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, SettingValue]:
-    """The values that a file gives settings of one scope, by name. Other scopes may be in the file, too."""
+    """Return the values that a file gives settings of one scope, by name. Other scopes may be in the file, too."""
     known = {each.full_name: each for each in settings}
     scope = next(iter(known.values())).scope
     found: dict[str, SettingValue] = {}
@@ -61,7 +61,7 @@ def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, SettingValue
 
 
 def from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, SettingValue]:
-    """The values that variables give, by name. An empty variable gives none."""
+    """Return the values that variables give, by name. An empty variable gives none."""
     return {
         each.name: SettingValue(_value(each, environment[each.variable], each.variable), each.variable)
         for each in settings
@@ -70,19 +70,20 @@ def from_environment(environment: Mapping[str, str], settings: Iterable[Setting]
 
 
 def strange_variables(environment: Mapping[str, str], settings: Iterable[Setting]) -> Iterator[str]:
-    """What to warn of: variables that look like settings, and are none.
+    """Yield warnings of variables that look like settings but are not.
 
     No error: platforms set variables of their own by the names of services, as TXMSG_BROKER_SERVICE_HOST.
     """
     variables = {each.variable: each.scope for each in settings}
     prefixes = tuple({f"TXMSG_{scope.upper()}_" for scope in variables.values()})
     for name in sorted(environment):
+        # Only near misses: a warning for each variable of a platform would hide those for misspelt settings.
         if name.startswith(prefixes) and name not in variables and (near := _near(name, variables, 0.85)):
             yield f"the variable {name} is not a setting and is ignored{near}"
 
 
 def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, SettingValue]:
-    """The values that options gave, by name, as click passes them: checked, None where one was not given."""
+    """Return the values that options gave, by name, as click passes them: checked, None if not given."""
     found = {each: given.get(parameter_of(each)) for each in settings if each.option}
     return {
         # '' among repeated ones: none of them, which is not the same as not given.
@@ -93,16 +94,16 @@ def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> di
 
 
 def parameter_of(setting: Setting) -> str:
-    """How the parameter of a command is called that has the value of the setting's option."""
+    """Return the name of the command's parameter for the setting's option."""
     return setting.name.replace(".", "_")
 
 
 ELSEWHERE: Final = ("topic", "group")
-"""What has settings that are not in the catalogue."""
+"""Objects whose settings are not in the catalogue."""
 
 
 def unknown(name: str, known: Iterable[str], place: str = "") -> MisuseError:
-    """The error: there is no such setting. Names the nearest one, or the command."""
+    """Return the error for an unknown setting. It names the nearest one, or the command to use."""
     scope = name.partition(".")[0]
     if scope in ELSEWHERE:
         return MisuseError(
@@ -126,7 +127,7 @@ def _value(setting: Setting, given: object, place: str) -> Any:
 
 
 def read_file(path: Path) -> tuple[str, dict[str, Any]]:
-    """The text of a file of settings, and its tables. Raises MisuseError."""
+    """Return the text of a file of settings, and its tables. Raises MisuseError."""
     try:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -137,7 +138,7 @@ def read_file(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, _FileEntry]]:
-    """The full name of each entry of a file, and where it is."""
+    """Yield the full name of each entry of a file, and its value and place."""
     text, content = read_file(path)
     lines = _lines(text)
     for name, value in _flat(content):
@@ -154,7 +155,7 @@ def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, obj
 
 
 def _lines(text: str) -> dict[str, int]:
-    """In which line each entry stands, as far as this is seen without a parser: tomllib does not tell."""
+    """Return the line of each entry, as far as regular expressions find it: tomllib does not report lines."""
     found: dict[str, int] = {}
     within = ""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""The setting of servers that trace, and what it switches on."""
+"""The setting of servers that trace, and the tracing that it switches on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = EventLog(__name__)
 
 
 def tracing_setting(what: str) -> bool:
-    """Of the field `tracing`: whether a server traces `what` it does."""
+    """Return the setting `tracing` of a server. what: the traced work, in words."""
     return setting(
         False,
         f"Trace {what} with OpenTelemetry; start the process with `opentelemetry-instrument`.",
@@ -24,7 +24,7 @@ def tracing_setting(what: str) -> bool:
 
 
 def tracing_of_process() -> Tracing:
-    """For a server whose setting `tracing` is on. Raises MisuseError without OpenTelemetry."""
+    """Return the Tracing of a server whose setting `tracing` is on. Raises MisuseError without OpenTelemetry."""
     try:
         from txmsg.tracing import Tracing
         from txmsg.tracing.tracing import sdk_is_set_up

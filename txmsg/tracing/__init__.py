@@ -1,13 +1,13 @@
-"""Traces and metrics by OpenTelemetry, for those who switch them on: `Producer(..., tracing=Tracing())`,
+"""Traces and metrics by OpenTelemetry, opt-in: `Producer(..., tracing=Tracing())`,
 `export_metrics(app)`, `txmsg broker --tracing`.
 
-The one package that imports OpenTelemetry, and nothing imports it but those who trace. Needs
+The only package that imports OpenTelemetry; nothing imports this package unless tracing is on. Needs
 `pip install 'txmsg[otel]'`.
 
 context      the trace context in headers of messages (W3C)
-spans        what a span is while its block runs, and how it ends; names and attributes
-sending      what a producer does: a send or half message, the local transaction, the outcome
-tracing      `Tracing`, which all of them are made by
+spans        spans as blocks; their names and attributes
+sending      spans of a producer: a send or half message, the local transaction, the outcome
+tracing      `Tracing`, which makes all spans
 metering     the figures of an application as instruments
 """
 

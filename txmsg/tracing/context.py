@@ -24,14 +24,14 @@ _PACKED = TRACEPARENT.encode()
 
 
 def headers_of(span: Span) -> Mapping[str, str]:
-    """The headers that carry a span's context."""
+    """Return the headers that carry a span's context."""
     headers: dict[str, str] = {}
     _W3C.inject(headers, set_span_in_context(span, Context()))
     return headers
 
 
 def context_of(headers: Mapping[str, str]) -> SpanContext | None:
-    """The context that headers carry, if they carry one that can be read."""
+    """Return the context that headers carry; None without a valid one."""
     if TRACEPARENT not in headers:
         return None
     found = get_current_span(_W3C.extract(headers, Context())).get_span_context()
@@ -39,8 +39,8 @@ def context_of(headers: Mapping[str, str]) -> SpanContext | None:
 
 
 def with_context(message: Message, headers: Mapping[str, str]) -> Message:
-    """The message with these headers; unchanged if it has a context of its own, or no room for another."""
-    if not isinstance(message, Message) or TRACEPARENT in message.headers:  # what is no Message, SendEntry refuses
+    """Return the message with these headers; unchanged if it has a context of its own, or no room for another."""
+    if not isinstance(message, Message) or TRACEPARENT in message.headers:  # SendEntry refuses other types
         return message
     try:
         return replace(message, headers={**message.headers, **headers})
@@ -49,17 +49,17 @@ def with_context(message: Message, headers: Mapping[str, str]) -> Message:
 
 
 def beneath(context: SpanContext) -> Context:
-    """A context in which this one's span is the parent, and nothing else is known."""
+    """Return a context in which this one's span is the parent, without any other value."""
     return set_span_in_context(NonRecordingSpan(context), Context())
 
 
 def unsampled() -> Span:
-    """A span that records nothing, so that what instrumentations do beneath it is not recorded either."""
+    """Return a span that records nothing, so that instrumentations beneath it record nothing either."""
     return NonRecordingSpan(SpanContext(random.getrandbits(128) | 1, random.getrandbits(64) | 1, is_remote=True))
 
 
 def links_of(packed: Iterable[bytes | None]) -> list[Link]:
-    """Links to those of these messages that carry a context, at most LINKS_MAX; by their headers as they are stored."""
+    """Return links to the messages that carry a context, at most LINKS_MAX. packed: their headers as stored."""
     contexts = (context for each in packed if each and _PACKED in each and (context := _packed_context(each)))
     return [Link(context) for context in islice(contexts, LINKS_MAX)]
 
@@ -67,5 +67,5 @@ def links_of(packed: Iterable[bytes | None]) -> list[Link]:
 def _packed_context(packed: bytes) -> SpanContext | None:
     try:
         return context_of(unpack_headers(packed))
-    except ProtocolError:  # told to who takes the message
+    except ProtocolError:  # The reader of the message gets this error; a span must not fail by it.
         return None

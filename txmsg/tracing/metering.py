@@ -17,7 +17,7 @@ Values = Mapping[Labels, Value]
 
 
 def export_metrics(*clients: Counted, meter_provider: MeterProvider | None = None) -> None:
-    """Has OpenTelemetry read the figures of applications, producers and consumers whenever it exports metrics.
+    """Register the figures of applications, producers and consumers, which OpenTelemetry reads at each export.
 
     The instruments are those of docs/metrics.md of the process "application", by these names. A histogram becomes two
     counters, NAME_count and NAME_sum, because OpenTelemetry takes no histograms that are observed. Values of several
@@ -26,6 +26,7 @@ def export_metrics(*clients: Counted, meter_provider: MeterProvider | None = Non
     """
     meter = get_meter(_SCOPE, meter_provider=meter_provider)
 
+    # OpenTelemetry calls back for each instrument by itself, so each reads all figures again: sums of plain counters.
     def read(metric: Metric) -> Values:
         figures = Figures(ExportingProcess.APPLICATION)
         for client in clients:

@@ -1,7 +1,7 @@
-"""Spans as blocks, and what they say, by OpenTelemetry's conventions for messaging.
+"""Spans as blocks, with names and attributes by OpenTelemetry's conventions for messaging.
 
-Samplers and span processors are the application's, and run where a span begins and ends. What they raise goes no
-further than here: a message may be stored already, or taken, and is to be neither sent again nor lost.
+Samplers and span processors are the application's, and run when a span begins and ends. Their exceptions are caught
+here: the message may already be stored, or received, and must be neither sent again nor lost.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ MESSAGE_ID = "messaging.message.id"
 MESSAGE_COUNT = "messaging.batch.message_count"
 
 _failed: set[type[Exception]] = set()
-"""What tracing has failed with in this process."""
+"""Types of exceptions that tracing has raised in this process, each logged once."""
 
 
 class SpanBlock:
-    """A span for the time of a `with`. It ends there, with the error that the block raises, if it does.
+    """A span for the time of a `with`. It ends with the block, and records an exception of the block.
 
-    is_current: whether what runs in the block belongs to the span. is_own: whether the span is ours to end. is_secret:
-    whether of an error only its class is told, because its text may quote what was encrypted.
+    is_current: spans begun in the block are its children. is_own: the span is ended here. is_secret: of an exception
+    only the class is recorded, because its text may quote encrypted data.
     """
 
     __slots__ = ("_is_current", "_is_own", "_is_secret", "_token", "span")
@@ -68,12 +68,12 @@ class SpanBlock:
             end_span(self.span, error, is_secret=self._is_secret)
 
     def answered(self, state: TransactionState) -> None:
-        """What a check came to."""
+        """Record the outcome of a check."""
         self.span.set_attribute(OUTCOME, state.value)
 
     @property
     def traceparent(self) -> str:
-        """The span's context, for another process; empty if it is not sampled."""
+        """The span's context for another process; empty if it is not sampled."""
         return headers_of(self.span)["traceparent"] if self.span.get_span_context().trace_flags.sampled else ""
 
 
@@ -87,7 +87,7 @@ def begin_span(
     links: Sequence[Link] | None = None,
     start_time: int | None = None,
 ) -> Span:
-    """A new span; one that records nothing if the SDK raises."""
+    """Return a new span; one that records nothing if the SDK raises."""
     try:
         return tracer.start_span(name, context, kind, attributes, links, start_time)
     except Exception as exc:  # noqa: BLE001 - the application's sampler or processor
@@ -96,7 +96,7 @@ def begin_span(
 
 
 def end_span(span: Span, error: BaseException | None = None, *, is_secret: bool = False) -> None:
-    """Ends a span, with the error if there is one; is_secret: with its class only."""
+    """End a span, with the error if there is one; is_secret: with its class only. Never raises an Exception."""
     try:
         try:
             if error is not None and span.is_recording():
@@ -119,7 +119,7 @@ def _note_error(span: Span, error: BaseException, *, is_secret: bool) -> None:
 
 
 def note_failure(error: Exception) -> None:
-    """Logs what tracing raised: once for each kind, as it may come with each message."""
+    """Log an exception of tracing, once for each type: it may occur for each message."""
     if type(error) not in _failed:
         _failed.add(type(error))
         _log.exception(
@@ -131,19 +131,19 @@ def note_failure(error: Exception) -> None:
 
 
 def one_of(topics: Collection[str]) -> str | None:
-    """The topic, if it is one."""
+    """Return the topic if there is exactly one."""
     return next(iter(topics)) if len(topics) == 1 else None
 
 
 def name_of(operation: str, topic: str | None) -> str:
-    """A span's name. topic: None where there are several."""
+    """Return a span's name. topic: None if there are several."""
     return operation if topic is None else f"{operation} {topic}"
 
 
 def attributes_of(
     operation: str, topic: str | None, *, kind: str | None = None, count: int = 1
 ) -> dict[str, str | int]:
-    """What all spans of messages have. kind: the operation's type, if the conventions know one."""
+    """Return the attributes of all spans of messages. kind: the operation's type, if the conventions have one."""
     attributes: dict[str, str | int] = {"messaging.system": "txmsg", "messaging.operation.name": operation}
     if kind is not None:
         attributes["messaging.operation.type"] = kind
@@ -155,7 +155,7 @@ def attributes_of(
 
 
 def attributes_of_received(group: str, message: ReceivedMessage) -> Attributes:
-    """What a handler's span has."""
+    """Return the attributes of a handler's span."""
     return {
         **attributes_of("process", message.topic, kind="process"),
         "messaging.consumer.group.name": group,
@@ -168,7 +168,7 @@ def attributes_of_received(group: str, message: ReceivedMessage) -> Attributes:
 
 
 def attributes_of_check(operation: str, group: str, message: ReceivedMessage, check: int) -> Attributes:
-    """What the spans of both ends of a check-back have. message: the first one of the transaction."""
+    """Return the attributes of both spans of a check-back. message: the first one of the transaction."""
     return {
         **attributes_of(operation, message.topic),
         "messaging.txmsg.producer.group": group,

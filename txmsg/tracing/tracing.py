@@ -1,4 +1,4 @@
-"""`Tracing`: makes the spans of those that it is given to."""
+"""`Tracing`: makes the spans of producers, consumers and servers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Tracing:
         self._sendings = SendSpans(self._tracer, self._nothing, self._roots)
 
     def untraced(self) -> SpanBlock:
-        """Spans of the block belong to no trace, and begin none."""
+        """Return a block whose spans belong to no trace, and begin none."""
         return SpanBlock(self._nothing, is_current=True, is_own=False)
 
     # ---- producers
@@ -82,18 +82,18 @@ class Tracing:
     def sending(
         self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
     ) -> SendSpan | Unsampled:
-        """The time of a call that stores messages."""
+        """Begin the span of a call that stores messages."""
         return self._sendings.begin_span(operation, messages, group)
 
     def transaction(self) -> SpanBlock:
-        """The time of a transaction whose messages are sent in it."""
+        """Begin the span of a transaction whose messages are sent in it."""
         if not get_current_span().get_span_context().is_valid and not self._roots.may_begin():
             return self.untraced()
         span = begin_span(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
         return SpanBlock(span, is_current=True)
 
     def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> SpanBlock:
-        """The time in which a check listener is asked. traceparent: of the broker's span, if it traces."""
+        """Begin the span of a check listener's answer. traceparent: of the broker's span, if it traces."""
         headers = {**message.headers, "traceparent": traceparent} if traceparent else message.headers
         context = context_of(headers)
         if context is None:
@@ -110,10 +110,11 @@ class Tracing:
     # ---- consumers
 
     def processing(self, group: str, message: ReceivedMessage, *, is_secret: bool = False) -> SpanBlock | None:
-        """The time of a handler, if its message is traced. Consumers run the others `untraced`, at no cost for each.
+        """Begin the span of a handler if its message is traced, else return None. Consumers run those `untraced`.
 
         is_secret: whether its errors may quote what was encrypted.
         """
+        # An unsampled message carries no context (decision 0066), so most messages return here without a span.
         context = context_of(message.headers) if message.headers else None
         if context is None and not self._starts_traces:
             return None
@@ -130,7 +131,7 @@ class Tracing:
     def received(
         self, group: str, topics: set[str], packed_headers: Callable[[], Sequence[bytes | None]], begun_at_ns: int
     ) -> None:
-        """A poll by the application has given messages of these topics, with these headers; it began at that time."""
+        """Record the span of a poll by the application that returned messages. begun_at_ns: its begin, since 1970."""
         topic = one_of(topics)
         span = begin_span(
             self._tracer,
@@ -156,7 +157,7 @@ class Tracing:
     # ---- servers
 
     def checking(self, group: str, message: ReceivedMessage, check: int) -> AbstractContextManager[SpanBlock | None]:
-        """The time in which a broker waits for the answer of a check-back."""
+        """Begin the span of a broker's wait for the answer to a check-back."""
         context = context_of(message.headers)
         if context is None:
             return nullcontext()
@@ -172,7 +173,7 @@ class Tracing:
     def mirroring(
         self, topics: set[str], count: int, packed_headers: Iterable[bytes | None]
     ) -> AbstractContextManager[Any]:
-        """The time in which messages of several transactions are appended to a log: one span, if any is traced.
+        """Begin the span of an append of messages of several transactions to a log, if any is traced.
 
         It is a child of the first one's span, so that it is sampled as that one is, and has links to all.
         """
@@ -192,5 +193,5 @@ class Tracing:
 
 
 def sdk_is_set_up() -> bool:
-    """Whether this process has a global tracer provider. Without one, spans of `Tracing()` are not recorded."""
+    """Return True if this process has a global tracer provider. Without one, spans of `Tracing()` are not recorded."""
     return not isinstance(get_tracer_provider(), ProxyTracerProvider)
