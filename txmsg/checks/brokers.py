@@ -1,4 +1,4 @@
-"""Checks of brokers, and of what every process has."""
+"""Checks of brokers, and of all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All checks, and what the figures of a moment show of them."""
+"""All checks, and their findings in the figures of a moment."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def _of(module: ModuleType) -> Iterator[Check]:
 
 
 CHECKS: Final = tuple(check for module in (brokers, messages, database, logs) for check in _of(module))
-"""Every check, in the order of documentation."""
+"""Every check, in the order of the documentation."""
 RULES: Final = tuple(check for check in CHECKS if check.condition is not None)
-"""Those that figures show: Prometheus' rules."""
+"""Checks with a condition on figures: Prometheus' rules."""
 BUILT_IN: Final = {check.alert: check for check in RULES if scope_of(check.condition) is not None}
-"""Those that brokers evaluate themselves, by the names of their alerts."""
+"""Checks that brokers evaluate themselves, by the names of their alerts."""
 BY_ALERT: Final = {check.alert: check for check in CHECKS}
 
 
 def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scope | None = None) -> Iterator[Finding]:
-    """What figures show now, check by check, of each the worst series first. Counters are not compared with before.
+    """Yield the findings in current figures, check by check, the worst series of each first. Ignores rises of counters.
 
-    scope: of checks that brokers evaluate only those of this scope.
+    scope: only checks of this scope, of those that brokers evaluate; None: all.
     """
     for check in RULES:
         if scope not in {None, scope_of(check.condition)}:

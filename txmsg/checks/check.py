@@ -1,4 +1,4 @@
-"""What a check is, and what it finds."""
+"""Checks and their findings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from txmsg.checks.texts import LABELS, CheckTexts, chinese, filled, for_promethe
 
 
 class Severity(StrEnum):
-    """How soon somebody must look."""
+    """The urgency of a finding."""
 
     CRITICAL = "critical"
-    """Now: messages wait, are lost, or are in danger."""
+    """Act now: messages wait, are lost, or are in danger."""
     WARNING = "warning"
-    """Within the day: it works, but will not for ever, or not after the next fault."""
+    """Act within the day: it works, but not for ever, or not after the next fault."""
     NOTE = "note"
-    """Never: it is as somebody wants it, or passes by itself."""
+    """No action: it is intended, or passes by itself."""
 
 
 CRITICAL, WARNING, NOTE = Severity
@@ -26,7 +26,7 @@ CRITICAL, WARNING, NOTE = Severity
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Check:
-    """Something that can be wrong.
+    """A possible fault of a running system.
 
     Texts are parts of sentences with fields, as in txmsg/checks/texts.py.
     """
@@ -35,18 +35,18 @@ class Check:
     """In lower case with dashes: `group-behind`. Its alert is `TxmsgGroupBehind`."""
     severity: Severity
     what: str
-    """What is wrong, when it is."""
+    """The fault."""
     why: str = field(kw_only=True)
-    """Why that matters."""
+    """The fault's effect."""
     fix: str = field(kw_only=True)
-    """What to do."""
+    """The remedy."""
     condition: Condition | None = field(default=None, kw_only=True)
-    """When figures show it. None: a probe finds it."""
+    """The condition on figures by which the fault is found. None: a probe finds it."""
     for_s: float = field(default=0.0, kw_only=True)
-    """How long the condition must hold until an alert fires."""
+    """Seconds that the condition must hold before an alert fires."""
 
     def found(self, told: str = "", /, **fields: object) -> Finding:
-        """That it is so. told: what the probe has seen, where it can say more than `what`."""
+        """Return a finding of this check. told: the probe's own text, where it says more than `what`."""
         return Finding(check=self, fields={LABELS.get(name, name): value for name, value in fields.items()}, told=told)
 
     @property
@@ -58,29 +58,29 @@ class Check:
 
     @property
     def summary(self) -> str:
-        """What is wrong."""
+        """The fault, with fields in Prometheus' form."""
         return for_prometheus(self.what)
 
     @property
     def action(self) -> str:
-        """What to do."""
+        """The remedy as a sentence, with fields in Prometheus' form."""
         return sentence(for_prometheus(self.fix))
 
     @property
     def expr(self) -> str:
-        """The condition."""
+        """The condition in PromQL."""
         assert self.condition is not None
         return self.condition.promql
 
     @property
     def for_(self) -> str:
-        """For how long."""
+        """The duration that the condition must hold, as Prometheus writes it."""
         return promql_duration(self.for_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """That something is wrong, with the fields of the texts of its check."""
+    """A fault that was found, with the fields of its check's texts."""
 
     check: Check
     fields: Mapping[str, object]
@@ -88,30 +88,30 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How soon somebody must look."""
+        """The urgency."""
         return self.check.severity
 
     @property
     def what(self) -> str:
-        """What is wrong."""
+        """The fault, in words."""
         return self.told or filled(self.check.what, self.fields)
 
     @property
     def why(self) -> str:
-        """Why that matters."""
+        """The effect, in words."""
         return filled(self.check.why, self.fields)
 
     @property
     def fix(self) -> str:
-        """What to do."""
+        """The remedy, in words."""
         return filled(self.check.fix, self.fields)
 
     def what_in(self, language: str) -> str:
-        """What is wrong, in `en` or `zh`."""
+        """Return the fault in `en` or `zh`."""
         words = chinese().get(self.check.name) if language == "zh" else None
         return self.what if words is None else filled(words.what, self.fields)
 
 
 def words_of(check: Check, language: str = "en") -> CheckTexts:
-    """The texts of a check in a language, in English if it has no others."""
+    """Return the texts of a check in a language, or in English without a translation."""
     return (chinese().get(check.name) if language == "zh" else None) or CheckTexts(check.what, check.why, check.fix)

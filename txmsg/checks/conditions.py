@@ -1,4 +1,4 @@
-"""Conditions on figures: whether they hold at a moment, and the same in PromQL. Knows no clock and no database."""
+"""Conditions on figures, evaluated at a moment, and in PromQL. Knows no clock and no database."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Series: TypeAlias = Mapping[Labels, float]
 Samples: TypeAlias = Mapping[str, Series]
 """The values of a moment, by metric and labels."""
 Threshold: TypeAlias = float | Callable[[Thresholds], float]
-"""A number, or the setting that has it."""
+"""A number, or a function that returns it from the operator's settings."""
 
 MIRROR: Final = "mirror"
-"""The label of what brokers see of a mirror; in Prometheus each has a job of its own."""
+"""The label of a mirror in brokers' figures; in Prometheus each mirror has a job of its own."""
 INSTANCE: Final = "instance"
 JOB: Final = ("job",)
 PAIR: Final = ("job", GROUP, TOPIC)
 SEEN_OF_MIRRORS: Final = frozenset(
     {"txmsg_mirror_tailing", "txmsg_mirror_lag_seconds", "txmsg_mirror_stopped_queues", "txmsg_mirror_safe_bytes"}
 )
-"""Metrics of tailers that the database knows, too."""
+"""Metrics of tailers that brokers also read from the database."""
 
 _APART: Final = frozenset({INSTANCE, MIRROR})
 _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {">": operator.gt, "<": operator.lt, "==": operator.eq}
@@ -47,12 +47,12 @@ class LevelCondition:
     where: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Labels that its series must have."""
     by: tuple[str, ...] | None = field(default=None, kw_only=True)
-    """The labels by which series are told apart, of which the greatest value counts; None: each series by itself."""
+    """The labels by which series are grouped; the greatest value of a group counts. None: each series by itself."""
     least: float | None = field(default=None, kw_only=True)
-    """Values below are another check's."""
+    """Values below belong to another check."""
 
     def holds(self, value: float, thresholds: Thresholds = DEFAULTS) -> bool:
-        """Whether a value is beyond it."""
+        """Return True if a value is beyond the threshold, and not below `least`."""
         is_beyond = _SIGNS[self.sign](value, _number(self.threshold, thresholds))
         return is_beyond and (self.least is None or value >= self.least)
 
@@ -72,7 +72,7 @@ class RiseCondition:
     window_s: float
     where: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     by: tuple[str, ...] | None = field(default=None, kw_only=True)
-    """The labels by which series are told apart, of which the sum counts; None: each series by itself."""
+    """The labels by which series are grouped; the sum of a group counts. None: each series by itself."""
 
     @property
     def promql(self) -> str:
@@ -83,7 +83,7 @@ class RiseCondition:
 
 @dataclass(frozen=True, slots=True)
 class ShareCondition:
-    """A value is a greater part of another one than a threshold. One of 0 means no limit."""
+    """A value's share of another one is above a threshold. The other one being 0 means no limit."""
 
     metric: str
     of: str
@@ -101,7 +101,7 @@ class ShareCondition:
 
 @dataclass(frozen=True, slots=True)
 class PromQL:
-    """What only Prometheus can tell: it needs the values of several processes, or their history."""
+    """A condition that only Prometheus can evaluate, over the values of several processes, or their history."""
 
     promql: str
 
@@ -110,7 +110,7 @@ Condition = LevelCondition | RiseCondition | ShareCondition | PromQL
 
 
 def promql_duration(seconds: float) -> str:
-    """As Prometheus has it: 90s, 10m, 1h."""
+    """Return a duration as Prometheus writes it: 90s, 10m, 1h."""
     for unit, length_s in (("h", 3600), ("m", 60)):
         if seconds % length_s == 0 and (seconds or unit == "m"):
             return f"{seconds / length_s:.0f}{unit}"
@@ -127,7 +127,7 @@ def _aggregate(how: str, by: tuple[str, ...] | None, expr: str) -> str:
 
 
 def scope_of(condition: Condition | None) -> Scope | None:
-    """Whose figures show it to brokers: those of each broker, or of the database. None: brokers cannot see it."""
+    """Return the scope of the figures by which brokers evaluate it: process or database. None: brokers cannot."""
     if condition is None or isinstance(condition, PromQL):
         return None
     metric = CATALOGUE[condition.metric]
@@ -140,7 +140,7 @@ def scope_of(condition: Condition | None) -> Scope | None:
 
 
 def samples_of(figures: Figures, *, instance: str) -> dict[str, dict[Labels, float]]:
-    """The single values of a process. Those that concern it alone get its name as a label."""
+    """Return the single values of a process, without histograms. Those of the process get its name as a label."""
     return {
         metric.name: {
             _labels(metric.name, labels, instance): value
@@ -152,10 +152,10 @@ def samples_of(figures: Figures, *, instance: str) -> dict[str, dict[Labels, flo
 
 
 def samples_told(series: Mapping[tuple[str, tuple[str, ...]], float], *, instance: str) -> Samples:
-    """The same of values that a broker has told by metric and labels. Those that the catalogue has not are left out."""
+    """Return the same for values that a broker has sent by metric and labels, without metrics unknown here."""
     found: dict[str, dict[Labels, float]] = {}
     for (name, labels), value in series.items():
-        if name in CATALOGUE:  # a broker of a later release has others
+        if name in CATALOGUE:  # A broker of a later release may send others.
             found.setdefault(name, {})[_labels(name, labels, instance)] = value
     return found
 
@@ -176,13 +176,14 @@ class History:
         self._moments: deque[tuple[float, dict[str, Series]]] = deque()
 
     def add(self, now_s: float, samples: Samples) -> None:
-        """Remembers the counters of a moment."""
+        """Record the counters of a moment."""
         self._moments.append((now_s, {name: samples.get(name, {}) for name in self._metrics}))
+        # One moment before the window is kept, as the base of rises within the whole window.
         while len(self._moments) > 1 and self._moments[1][0] <= now_s - self._window_s:
             self._moments.popleft()
 
     def rise(self, metric: str, window_s: float) -> Series:
-        """How much each series has risen within the window before the last moment; counters begin at 0."""
+        """Return the rise of each series within the window before the last moment; counters begin at 0."""
         if not self._moments:
             return {}
         now_s, now = self._moments[-1]
@@ -192,7 +193,7 @@ class History:
 
 
 NO_HISTORY: Final = History()
-"""Of who looks once: no counter has risen."""
+"""The history of a single look: no counter has risen."""
 
 
 def holding(
@@ -201,7 +202,7 @@ def holding(
     history: History = NO_HISTORY,
     thresholds: Thresholds = DEFAULTS,
 ) -> dict[Labels, float] | None:
-    """The series for which a condition holds, and their values. None: there are no figures to tell."""
+    """Return the series for which a condition holds, and their values. None: the figures are missing."""
     match condition:
         case LevelCondition():
             if condition.metric not in samples:
@@ -214,7 +215,7 @@ def holding(
         case ShareCondition():
             if condition.metric not in samples or condition.of not in samples:
                 return None
-            # What is of the database is compared with the limit of the broker that looks.
+            # A value of the database has no instance: it is compared with the limit of the broker that evaluates.
             apart = {MIRROR} if CATALOGUE[condition.metric].scope is Scope.DATABASE else _APART
             whole = _by(condition.by, samples[condition.of], max, apart)
             shares = {
@@ -238,7 +239,7 @@ def _by(
     combine: Callable[[float, float], float],
     apart: Set[str] = _APART,
 ) -> dict[Labels, float]:
-    """Values by the labels that tell them apart: those of the condition, and what in Prometheus is another job."""
+    """Return values by the condition's labels, and by the labels that in Prometheus are separate jobs."""
     if by is None:
         return dict(series)
     found: dict[Labels, float] = {}

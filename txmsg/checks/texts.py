@@ -1,7 +1,7 @@
 """Texts of checks, with fields: `group {group} is {value:duration} behind`.
 
-A field is a label, or `value` in one of the forms duration, share and size. An operator's own rules have Prometheus'
-`{{ }}` in their texts, and so have texts on their way to Prometheus, which are filled in by it or by `told`.
+A field is a label, or `value` in one of the forms duration, share and size. Texts of operators' rules, and texts for
+Prometheus, have its `{{ }}` instead, which it or `told` fills in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from txmsg.metrics.catalogue import GROUP, TOPIC
 from txmsg.runtime.durations import shown_duration
 
 LABELS: Final = {"group": GROUP, "topic": TOPIC}
-"""What people write for labels."""
+"""Short names of labels in texts."""
 VALUE: Final = "value"
 
 _FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
@@ -25,7 +25,7 @@ _OF_PROMETHEUS: Final = re.compile(r"\{\{ \$(?:value|labels\.(\w+))(?: \| (\w+))
 
 
 class CheckTexts(NamedTuple):
-    """What a check says in one language."""
+    """The texts of a check in one language."""
 
     what: str
     why: str
@@ -34,18 +34,18 @@ class CheckTexts(NamedTuple):
 
 @cache
 def chinese() -> Mapping[str, CheckTexts]:
-    """By the name of a check. English is where the check is."""
+    """Return the Chinese texts by the name of a check. English texts are in the checks themselves."""
     found = tomllib.loads((Path(__file__).parent / "texts.zh.toml").read_text(encoding="utf-8"))
     return {name: CheckTexts(*words) for name, words in found.items()}
 
 
 def fields_in(text: str) -> set[str]:
-    """The names of the fields of a text."""
+    """Return the names of the fields of a text."""
     return {name for name, _ in _FIELD.findall(text)}
 
 
 def filled(text: str, fields: Mapping[str, object]) -> str:
-    """A text with its fields filled in; KeyError for one that is not given."""
+    """Return a text with its fields filled in. Raises KeyError for a missing field."""
 
     def of(field: re.Match[str]) -> str:
         name, form = field.groups()
@@ -56,17 +56,17 @@ def filled(text: str, fields: Mapping[str, object]) -> str:
 
 
 def documented(text: str) -> str:
-    """A text for documentation: fields in capitals."""
+    """Return a text for documentation, with fields in capitals."""
     return _FIELD.sub(lambda field: field[1].upper(), text)
 
 
 def sentence(text: str) -> str:
-    """A text as a sentence of its own."""
+    """Return a text as a sentence of its own."""
     return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "?")) else ".")
 
 
 def for_prometheus(text: str) -> str:
-    """A text with fields as Prometheus has them."""
+    """Return a text with its fields in Prometheus' form."""
 
     def of(field: re.Match[str]) -> str:
         name, form = field.groups()
@@ -79,7 +79,7 @@ def for_prometheus(text: str) -> str:
 
 
 def told(text: str, labels: Mapping[str, str], value: float) -> str:
-    """A text with Prometheus' fields filled in as Prometheus does it."""
+    """Return a text with Prometheus' fields filled in as Prometheus does."""
 
     def of(field: re.Match[str]) -> str:
         label, form = field.groups()

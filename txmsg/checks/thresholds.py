@@ -1,4 +1,4 @@
-"""The thresholds of checks that operators set, as settings of brokers: `broker.alerts.group_behind_s`.
+"""Thresholds of checks that operators set, as settings of brokers: `broker.alerts.group_behind_s`.
 
 Prometheus' rules have their defaults.
 """
@@ -12,7 +12,7 @@ from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Each is read by a condition of a check."""
+    """The thresholds; each is read by a condition of a check."""
 
     group_behind_s: float = setting(
         300.0,

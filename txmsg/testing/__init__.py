@@ -7,13 +7,13 @@ pytest finds it when txmsg is installed; it loads nothing before a fixture is us
 plugin         the fixtures and the option --txmsg-storage
 database       the Notify database of a run, emptied for each test
 host           a process that runs one broker after the other
-broker         the broker of a test as the test sees it
-applications   runs an application at the broker, or has its handlers called without one
+broker         the broker of a test
+applications   runs an application at the broker, or calls its handlers without one
 calling_thread   runs handlers on the thread of the test
-memory         what was sent to "memory:", and handed on without a broker
-progress       what groups still have to do, for messages of failed tests
-log_progress   the same of groups that read a log
-clock          advances time for what waits
+memory         messages sent to "memory:", and their delivery without a broker
+progress       remaining work of groups, for messages of failed tests
+log_progress   the same for groups that read a log
+clock          advances time for waiting messages
 faults         injects faults
 fences         the contract of a FenceStore, as a class of tests
 """

@@ -1,4 +1,4 @@
-"""Applications under test: run at the test's broker, or given messages without any broker."""
+"""Applications under test: they run at the test's broker, or get messages without a broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class AppRun:
             self._restore()
 
     def wait_until_idle(self, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
-        """Returns when its groups have acknowledged all messages of their topics; otherwise fails with a list.
+        """Wait until its groups have acknowledged all messages of their topics; otherwise fail with a list.
 
         This includes messages that handlers send to topics of other handlers. dead: the expected number of dead letters
         of all groups. timeout_s, jump: as in `Broker.delivered`; retries of groups that read the log are waited for.
@@ -127,7 +127,7 @@ class AppRun:
 def handle(
     app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
 ) -> None:
-    """Passes messages to the handler of their topic, one after the other, without a broker. `def` handlers run here.
+    """Pass messages to the handler of their topic, one after the other, without a broker. `def` handlers run here.
 
     Uses its middleware, dependencies, payloads and database; a handler with batch= gets lists. Rates and hooks of the
     application are not used; a handler that sends by `tx` needs "memory:", or an application that runs. Raises the
@@ -158,7 +158,7 @@ async def handle_on(
     overrides: Overrides | None,
     threads: Executor,
 ) -> None:
-    """As `handle_async`. threads: where `def` handlers run."""
+    """Handle messages as `handle_async` does. threads: run `def` handlers."""
     received = [_received(each) for each in messages]
     subscriptions = [_subscription_of(app, each, group) for each in received]
     if not subscriptions or subscriptions.count(subscriptions[0]) < len(subscriptions):
@@ -179,6 +179,7 @@ async def handle_on(
                 await function(each, threads)
         else:
             calls = [function(each, threads) for each, function in zip(received, functions, strict=True)]
+            # With return_exceptions, so that all calls have ended before the handling is closed.
             ends = await asyncio.gather(*calls, return_exceptions=True)
             for end in ends:
                 if end is not None:
@@ -188,7 +189,7 @@ async def handle_on(
 
 
 def _received(message: Message | ReceivedMessage) -> ReceivedMessage:
-    """As a consumer gets it the first time."""
+    """Return the message as a consumer gets it at its first delivery."""
     if isinstance(message, ReceivedMessage):
         return message
     return ReceivedMessage(

@@ -1,4 +1,4 @@
-"""The broker of a test, as the test sees it: where it is, what it holds, and waiting until it has done its work."""
+"""The broker of a test: its address, its messages, and waiting for the end of its work."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class Broker:
     # ---- life
 
     def start(self) -> None:
-        """Starts the broker after `stop` or `kill`, at the same address and with the same database."""
+        """Start the broker after `stop` or `kill`, at the same address and with the same database."""
         self._host.start_broker(self.storage, self.address)
 
     def stop(self) -> None:
-        """Stops the broker gracefully. Calls of producers then fail after their timeout."""
+        """Stop the broker gracefully. Calls of producers then fail after their timeout."""
         self._host.stop_broker()
 
     def kill(self) -> None:
-        """Ends the broker as a crash would. `start` then takes a second, because it starts a new process."""
+        """End the broker as a crash would. `start` then takes a second, because it starts a new process."""
         self._host.kill()
 
     # ---- what it holds
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
-        """The committed messages of a topic, by queue and offset, received or not. None if there is no such topic."""
+        """Return the committed messages of a topic, by queue and offset, received or not; [] for an unknown topic."""
         return self._read(_MESSAGES, {"topic": check_name("topic", topic)})
 
     def dead_letters(self, group: str) -> list[ReceivedMessage]:
-        """The messages that the group could not process. `attempt` is the number of deliveries."""
+        """Return the messages that the group could not process. `attempt` is the number of deliveries."""
         return self._read(_DEAD_LETTERS, {"group": check_name("consumer group", group)})
 
     def _read(self, statement: str, parameters: dict[str, str]) -> list[ReceivedMessage]:
@@ -107,10 +107,11 @@ class Broker:
     def delivered(
         self, group: str, topic: str, count: int = 1, *, timeout_s: float | None = None, jump: bool = False
     ) -> None:
-        """Returns when the group has acknowledged `count` messages of the topic in total; otherwise fails with a list.
+        """Wait until the group has acknowledged `count` messages of the topic in total; otherwise fail with a list.
 
-        timeout_s: default 10, or the value of `--txmsg-timeout-s`. jump: whenever only a time is waited for (a
-        check-back, a retry, a delay), the clock is advanced to it; never while a check-back is being answered.
+        timeout_s: default 10, or the value of `--txmsg-timeout-s`. jump: whenever nothing but a due time is left to
+        wait for (a check-back, a retry, a delay), the clock is advanced to it; never while a check-back is being
+        answered.
         """
         __tracebackhide__ = True
         wait(self._until_delivered(group, topic, count, timeout_s, jump))
@@ -123,7 +124,7 @@ class Broker:
         await wait_async(self._until_delivered(group, topic, count, timeout_s, jump))
 
     def wait_until_idle(self, group: str, *, dead: int = 0, timeout_s: float | None = None, jump: bool = False) -> None:
-        """Returns when the group has acknowledged all messages of its topics; otherwise fails with a list.
+        """Wait until the group has acknowledged all messages of its topics; otherwise fail with a list.
 
         Undecided and delayed messages of these topics count as remaining. dead: the expected number of its dead
         letters; one more fails at once. timeout_s, jump: as in `delivered`.
@@ -158,7 +159,10 @@ class Broker:
         *,
         elsewhere: Callable[[], list[Progress]] = list,
     ) -> Iterator[None]:
-        """elsewhere: where groups are that read something else, such as a log."""
+        """Return looks that end when the groups are idle.
+
+        elsewhere: progress of groups of other sources, such as a log.
+        """
         who = f"group {wanted[0][0]!r}" if len(wanted) == 1 else "the application"
 
         def is_done(all_progress: list[Progress]) -> bool:
@@ -182,7 +186,7 @@ class Broker:
         *,
         elsewhere: Callable[[], list[Progress]] = list,
     ) -> Iterator[None]:
-        """Looks, and yields when it is to wait for a moment; ends when it is done. Raises AssertionError."""
+        """Check progress, yielding before each next look; end when done. Raises AssertionError after `timeout_s`."""
         __tracebackhide__ = True
         for group, _ in wanted:
             check_name("consumer group", group)
@@ -191,7 +195,7 @@ class Broker:
             raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
         deadline = time.monotonic() + timeout_s
         while True:
-            # Before and after: what a handler elsewhere sends here before it is done is seen here, and the reverse.
+            # Elsewhere is read before and after: a handler there may send here before it is done, and the reverse.
             was_busy = any(progress.waiting for progress in elsewhere())
             all_progress = [*progress_of(self._connection, wanted), *elsewhere()]
             if is_done(all_progress) and not was_busy:
@@ -205,7 +209,7 @@ class Broker:
             yield
 
     def _jump(self, all_progress: list[Progress]) -> None:
-        """Moves the clock to the next moment, if nothing is going on that is to be waited for first."""
+        """Advance the clock to the next due time, unless other work is in progress."""
         dues_s = [late.due_in_s for progress in all_progress for late in progress.late if late.due_in_s is not None]
         if any(progress.waiting for progress in all_progress) or not dues_s or min(dues_s) <= _SOON_S:
             return
@@ -214,7 +218,7 @@ class Broker:
         self.clock.advance(seconds=min(dues_s) + 0.001)
 
     def _nothing_of(self, group: str, topic: str | None) -> str:
-        """The names that exist instead, for a misspelt one."""
+        """Return a hint with the existing names, for a misspelt one."""
         table, what, wanted = ("topic", "topic", topic) if topic else ("consumer_group", "consumer group", group)
         rows = self._connection.execute(f"select name from txmsg.{table} order by name".encode())
         names = ", ".join(repr(name) for (name,) in rows) or "none"
@@ -222,14 +226,14 @@ class Broker:
         return f"the broker knows no {what} {wanted!r}, for {hint}; it knows {names}"
 
     def close(self) -> None:
-        """Stops the broker at the end of the test, if it still runs. For the fixture."""
+        """Stop the broker at the end of the test, if it still runs. For the fixture."""
         wait_no_more(self)
-        with suppress(RuntimeError):  # it ended by itself: that is the test's business, not the next one's
+        with suppress(RuntimeError):  # The broker died in the test, which has failed by itself if that matters to it.
             self._host.stop_broker()
 
 
 def wait(looks: Iterator[None]) -> None:
-    """Returns when there is nothing more to look at; blocks meanwhile."""
+    """Block until the looks end."""
     __tracebackhide__ = True
     for _ in looks:
         time.sleep(_LOOK_S)

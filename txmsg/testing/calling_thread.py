@@ -1,4 +1,4 @@
-"""Runs handlers of a test on the thread of the test: what that thread has open, they may use."""
+"""Runs handlers of a test on the thread of the test, so that they may use its open transactions and patches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class CallingThread(Executor):
-    """Runs a coroutine on a loop of another thread, and what is submitted meanwhile on the thread that called `run`."""
+    """Runs a coroutine on a loop of another thread, and submitted functions on the thread that called `run`."""
 
     def __init__(self) -> None:
         self._submitted: SimpleQueue[_Work | None] = SimpleQueue()
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Has the thread in `run` call the function. A function that raises does not end `run`."""
+        """Let the thread in `run` call the function. A function that raises does not end `run`."""
         future: Future[T] = Future()
         self._submitted.put((future, partial(function, *args, **kwargs)))
         return future
@@ -30,7 +30,7 @@ class CallingThread(Executor):
     def run(
         self, work: Callable[[Executor], Coroutine[Any, Any, T]], loop: asyncio.AbstractEventLoop | None = None
     ) -> T:
-        """What the coroutine returns that `work` makes. Interrupted (Ctrl-C), it cancels the coroutine.
+        """Run the coroutine that `work` makes, and return its result. Interrupted (Ctrl-C), it cancels the coroutine.
 
         loop: one that runs on another thread; default: a new one.
         """
@@ -66,7 +66,7 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
         result = function()
     except BaseException as exc:  # noqa: BLE001 - it is the future's
         future.set_exception(exc)
-        # Ctrl-C, pytest.fail() and the like are the test's, also where a handler's caller has made another one of them.
+        # Ctrl-C, pytest.fail() and the like end the test, also where UserFunction has turned them into a RuntimeError.
         left = exc.__cause__ if isinstance(exc, RuntimeError) and exc.__cause__ is not None else exc
         if not isinstance(left, Exception):
             raise left from None

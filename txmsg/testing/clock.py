@@ -1,7 +1,7 @@
-"""Advances time for a test: what waits for a time stored in the Notify database waits for an earlier one.
+"""Advances time for a test: due times in the Notify database become earlier.
 
 Due times are moved rather than a clock, because client, broker and PostgreSQL have one each, and those must agree:
-docs/decisions/0050-test-clock.md. What is measured in memory does not move: visibility timeouts, leases, time-outs of
+docs/decisions/0050-test-clock.md. Times measured in memory do not move: visibility timeouts, leases, time-outs of
 calls, and the pause of a group whose handlers all fail.
 """
 
@@ -14,7 +14,7 @@ import psycopg
 
 from txmsg.errors import MisuseError
 
-# A half becomes due now, not long ago: it was not for want of a client that it was not checked meanwhile.
+# A half becomes due now, not in the past: an overdue one would count as one that no client could answer for.
 MOVES = (
     """
     update txmsg.half_message set next_check_at = greatest(next_check_at - %(span)s, now()) where next_check_at > now()
@@ -32,7 +32,7 @@ class Clock:
         self._connection = connection
 
     def advance(self, *, seconds: float = 0.0, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Advances time for all messages that wait now: check-backs, retries, delayed messages.
+        """Advance time for all messages that wait now: check-backs, retries, delayed messages.
 
         Messages that begin to wait later wait for the full time. Raises MisuseError for a duration that is not
         positive.

@@ -1,6 +1,6 @@
 """The Notify database of a run of pytest, emptied for each test.
 
-Emptied, not recreated: that takes a few milliseconds where a copy of a database takes a few hundred.
+Emptied, not recreated: this takes a few milliseconds, a copy of a database a few hundred.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from txmsg.errors import StorageError
 from txmsg.runtime.postgres import connect
 
 _CONNECT_S_MAX = 10
-# What makes the database usable stays, and the epochs: a consumer that outlives a test refuses lower ones. Tables that
-# refer to others come first.
+# Tables that make the database usable stay, and the epochs: a consumer that outlives a test refuses lower ones. Tables
+# that refer to others come first.
 _EMPTIED = """
 with recursive refers(oid, depth) as (
     select c.oid, 0 from pg_class c
@@ -37,16 +37,16 @@ select relname from refers join pg_class using (oid)
 
 
 class NotifyDatabase:
-    """A database at the newest revision. `url` names it."""
+    """A Notify database at the newest revision. `url` names it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         migrate.upgrade(url)
 
     def empty(self) -> None:
-        """Deletes everything, and makes it another Notify database. No broker may be running."""
+        """Delete all data, and give the database a new identity. No broker may be running."""
         with connect(self.url, autocommit=False, connect_timeout=_CONNECT_S_MAX) as connection:
-            connection.execute("set local txmsg.forgets_audit = on")  # else it refuses, as it is append-only
+            connection.execute("set local txmsg.forgets_audit = on")  # Without it the audit log refuses: append-only.
             for (table,) in connection.execute(_EMPTIED).fetchall():
                 connection.execute(sql.SQL("delete from {}").format(sql.Identifier("txmsg", table)))
             connection.execute("update txmsg.notify_db set shard = gen_random_uuid()")
@@ -54,7 +54,7 @@ class NotifyDatabase:
     @classmethod
     @contextmanager
     def made(cls, storage: str | None, data_dir: Path) -> Iterator[NotifyDatabase]:
-        """A new one on the server that `storage` names, or on an embedded one in `data_dir`; dropped in the end."""
+        """Create a database on the server of `storage`, or on an embedded one in `data_dir`; dropped at the end."""
         name = f"txmsg_test_{os.getpid()}_{uuid4().hex[:6]}"
         if storage is None:
             with EmbeddedPostgres(data_dir) as server:

@@ -1,7 +1,7 @@
 """Injects faults: context managers around the code of a test. Each fails if its fault did not occur.
 
-They set the hooks of one producer or consumer of the test's process, at the step where the failure would come from.
-Everything else, the broker above all, is real and knows nothing of it.
+They set hooks of one producer or consumer of the test's process, at the step where the real failure would occur.
+Everything else is real, also the broker, which knows nothing of them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from txmsg.message import ReceivedMessage, TransactionState, check_name
 from txmsg.message.typed.names import matches
 
 Sender: TypeAlias = Producer | AsyncProducer | Txmsg
-"""What has the fault: a producer, or an application with `database=`, whose decorated functions and handlers send."""
+"""The faulty sender: a producer, or an application with `database=`, whose decorated functions and handlers send."""
 
 
 class ProcessDied(Exception):
-    """The process would have ended here. Code that catches it continues, which a dead process would not."""
+    """Raised where the process would have died. Code that catches it continues, unlike a dead process."""
 
 
 @contextmanager
 def dies_after_commit(sender: Sender) -> Iterator[None]:
-    """In the block the process dies between local commit and outcome: the check-back has to commit the message.
+    """Let the process die in the block between local commit and outcome: the check-back has to commit the message.
 
     The transactional function raises ProcessDied instead of returning, which ends the block. The producer continues, as
     another process of its group would, and answers the check-back.
@@ -53,7 +53,7 @@ def dies_after_commit(sender: Sender) -> Iterator[None]:
 
 @contextmanager
 def dies_before_commit(sender: Sender) -> Iterator[None]:
-    """In the block the process dies after its half message is stored: the check-back has to roll it back.
+    """Let the process die in the block after its half message is stored: the check-back has to roll it back.
 
     The transactional function raises ProcessDied, which ends the block. Nothing is committed, and no outcome is sent.
     """
@@ -72,7 +72,7 @@ def dies_before_commit(sender: Sender) -> Iterator[None]:
 
 @contextmanager
 def broker_away(sender: Sender) -> Iterator[None]:
-    """In the block the producer cannot reach any broker: BrokerUnavailable, at once and not after its timeout_s.
+    """Cut the producer off from all brokers in the block: BrokerUnavailable, at once and not after its timeout_s.
 
     `txmsg_broker.stop()` really stops the broker, for all producers and consumers.
     """
@@ -91,9 +91,9 @@ def broker_away(sender: Sender) -> Iterator[None]:
 
 @contextmanager
 def lost_reply(sender: Sender, to: Request = "half", *, count: int = 1) -> Iterator[None]:
-    """In the block the broker carries out requests, but `count` replies are lost: the producer repeats them.
+    """Lose `count` replies in the block, after the broker has carried out the requests: the producer repeats them.
 
-    to: which request: a plain message, a half message, or the outcome of a transaction.
+    to: the request: a plain message, a half message, or the outcome of a transaction.
     """
     __tracebackhide__ = True
     producer = _producer_of(sender)
@@ -112,12 +112,12 @@ def lost_reply(sender: Sender, to: Request = "half", *, count: int = 1) -> Itera
 def handler_fails(
     receiver: Consumer | AsyncConsumer | Txmsg, topic: str, times: int = 1, *, error: Exception | None = None
 ) -> Iterator[None]:
-    """In the block the handler of the topic raises instead of running, `times` times; then it runs as usual.
+    """Let the handler of the topic raise instead of running, `times` times in the block; then it runs as usual.
 
-    receiver: a consumer, or an application that runs: its handlers of the topic at brokers are meant. error: what is
-    raised; default RuntimeError. Wait in the block for the result, as with
+    receiver: a consumer, or a running application, whose handlers of the topic at brokers fail. error: the exception;
+    default RuntimeError. Wait in the block for the result, as with
     `txmsg_broker.wait_until_idle(group, jump=True)`, which skips the delays between retries. Raises MisuseError
-    when there is no such handler.
+    without such a handler.
     """
     __tracebackhide__ = True
     check_name("topic", topic)
@@ -157,7 +157,7 @@ def _consumers_of(receiver: Consumer | AsyncConsumer | Txmsg) -> Sequence[Consum
 
 
 class _Occasions:
-    """Counts what went wrong, on any thread."""
+    """Counts occurrences of the fault, on any thread."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -168,14 +168,14 @@ class _Occasions:
             self._count += 1
 
     def add_up_to(self, most: int) -> bool:
-        """Adds one unless there are so many already; whether it was added."""
+        """Add one up to `most`. Return True if it was added."""
         with self._lock:
             is_room = self._count < most
             self._count += is_room
             return is_room
 
     def expect(self, least: int, what: str, name: str) -> None:
-        """A test in which nothing went wrong shows nothing."""
+        """Raises AssertionError if the fault occurred less often than `least`: such a test would show nothing."""
         __tracebackhide__ = True
         assert self._count >= least, (
             f"{what.format(self._count)} in the block of {name}(), so nothing went wrong in it as often as wanted "
@@ -192,7 +192,7 @@ def _until_it_dies() -> Iterator[None]:
 
 @contextmanager
 def _hooked(hooks: ProducerHooks | ConsumerHooks, **functions: Callable[..., object]) -> Iterator[None]:
-    """Sets these hooks. The others, and those that an outer block has set, are called as before."""
+    """Set these hooks for the block. Others, and those of an outer block, are called as before."""
     before = {name: getattr(hooks, name) for name in functions}
     for name, function in functions.items():
         setattr(hooks, name, _both(before[name], function))

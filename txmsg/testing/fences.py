@@ -1,7 +1,6 @@
 """The contract of a `FenceStore` as tests: subclass `FenceStoreContract` in a module of tests of your own.
 
-Every test runs against a real store, with checks on connections of their own: what a test shows holds for the store as
-it is deployed.
+Every test runs against a real store, with checks on connections of their own, as in production.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 ANSWER_S_MAX = 30.0
-"""A call that takes longer waits for something that does not come."""
+"""Seconds after which a call counts as hanging."""
 RACES = 20
 
 
@@ -39,19 +38,19 @@ class FenceStoreContract:
     """
 
     def make_store(self) -> FenceStore[Any] | AsyncFenceStore[Any]:
-        """A new object for the same store, as another process would create it."""
+        """Return a new object for the same store, as another process would create it."""
         raise NotImplementedError("return your FenceStore")
 
     def write(self, opened: Any, name: str) -> Any:
-        """An effect called `name`, in the transaction: `opened` is what its context manager yields."""
+        """Write an effect called `name` in the transaction. opened: the value that its context manager yields."""
         raise NotImplementedError("write something by which it is recognized")
 
     def names(self) -> Any:
-        """The names of the committed effects, as seen on another connection."""
+        """Return the names of the committed effects, as seen on another connection."""
         raise NotImplementedError("return a collection of what `write` was given")
 
     def interferences(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Ways in which code inside a transaction can interfere, by name: functions of `opened` that do not raise.
+        """Return ways in which code in a transaction can interfere, by name: functions of `opened` that do not raise.
 
         For example a commit in SQL, a rollback after which the code continues, an error that is caught, a statement
         that commits implicitly, or a transaction block of the driver.
@@ -61,14 +60,14 @@ class FenceStoreContract:
     # ---- the tests
 
     def test_the_fence_id_stays(self) -> None:
-        """It is the same for every object of the store."""
+        """The id is the same for every object of the store."""
         with self._faces() as (one, other):
             first = one.fence_id()
             assert isinstance(first, UUID), f"fence_id() is {first!r}, not a UUID"
             assert one.fence_id() == other.fence_id() == first, "fence_id() changes: it must be kept in the store"
 
     def test_a_committed_transaction_is_commit(self) -> None:
-        """Also when it is asked about again."""
+        """The outcome is COMMIT, also when it is asked for again."""
         with self._faces() as (one, other):
             transaction_id = new_transaction_id()
             with one.transaction(transaction_id) as opened:
@@ -78,7 +77,7 @@ class FenceStoreContract:
             assert set(one.call(self.names)) == {"done"}, "what has committed is not there"
 
     def test_an_exception_goes_out_unchanged_and_nothing_is_committed(self) -> None:
-        """And the outcome is ROLLBACK."""
+        """The exception leaves the block unchanged, and the outcome is ROLLBACK."""
         with self._faces() as (one, other):
             transaction_id, raised = new_transaction_id(), ZeroDivisionError()
             caught: BaseException | None = None
@@ -93,7 +92,7 @@ class FenceStoreContract:
             assert not set(one.call(self.names)), "effects of a block that raised are committed"
 
     def test_what_a_check_has_rolled_back_can_no_longer_begin(self) -> None:
-        """It raises TransactionRefused, and leaves no effects."""
+        """A late transaction raises TransactionRefused, and leaves no effects."""
         with self._faces() as (one, other):
             late = new_transaction_id()
             assert other.outcome(late) is ROLLBACK
@@ -124,7 +123,7 @@ class FenceStoreContract:
             assert other.outcome(transaction_id) is COMMIT
 
     def test_what_interferes_commits_all_or_raises(self) -> None:
-        """Row and effects stay together, whatever is done inside."""
+        """Row and effects stay together, whatever the block does."""
         with self._faces() as (one, other):
             for what, interfere in self.interferences().items():
                 transaction_id = new_transaction_id()
@@ -146,7 +145,7 @@ class FenceStoreContract:
                 assert (before in names) is (state is COMMIT), f"{what}: row and effects did not go together"
 
     def test_checks_at_once_agree(self) -> None:
-        """None of several says anything else than ROLLBACK."""
+        """Concurrent checks of a transaction that never began answer ROLLBACK or UNKNOWN."""
         with self._faces() as (one, other), ThreadPoolExecutor(4) as threads:
             for _ in range(RACES // 4):
                 transaction_id = new_transaction_id()
@@ -160,6 +159,7 @@ class FenceStoreContract:
         with self._faces() as (one, other), ThreadPoolExecutor(2) as threads:
             for number in range(RACES):
                 transaction_id, name = new_transaction_id(), f"race-{number}"
+                # Both begin at the same moment, so that over the rounds either side is sometimes first.
                 both = threading.Barrier(2)
                 ran = threads.submit(self._race, one, transaction_id, name, both)
                 asked = threads.submit(_after, both, other.outcome, transaction_id)
@@ -181,7 +181,7 @@ class FenceStoreContract:
 
     @contextmanager
     def _faces(self) -> Iterator[tuple[_Face, _Face]]:
-        """Two objects of the store, of which the loop of asynchronous ones runs on a thread."""
+        """Yield two objects of the store; the loop of asynchronous ones runs on a thread."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="fence-store-contract", daemon=True)
         thread.start()
@@ -237,7 +237,7 @@ class _Face:
 
 
 def _soon(call: Callable[[], T], what: str) -> T:
-    """What a call returns, made on a thread of its own, so that one that never returns fails the test."""
+    """Return the result of a call on a thread of its own, so that a call that hangs fails the test."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
     thread.start()

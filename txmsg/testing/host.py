@@ -1,9 +1,9 @@
-"""A process that runs one broker after the other, each on the database that a test names; and its owner's side.
+"""A process that runs one broker after the other, each on the database that a test names; and its client side.
 
-A process of its own, as in production: what a test blocks, or mocks, does not reach the broker, and the broker's log
-stays out of the test's. One for all tests of a run: most of the time that a broker takes to start goes into imports.
+A separate process, as in production: a test's blocking calls and mocks do not reach the broker, and the broker's log
+stays out of the test's. One for all tests of a run, because imports take most of a broker's start.
 
-Commands and answers are lines of JSON. The process ends when it is told to, or when its owner dies.
+Commands and answers are lines of JSON. The process ends on command, or when its owner dies.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _END = None
 
 
 class BrokerHost:
-    """The process, as its owner sees it. Its calls wait for one another."""
+    """The client side of the process. Its calls wait for one another."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._lock = RLock()
-        self._child: Child | None = self._start()  # it has something to import while a database is made
+        self._child: Child | None = self._start()  # Started now: it imports while the database is created.
 
     def start_broker(self, storage: str, listen: str) -> None:
-        """Returns when the broker answers at `listen`. Raises what the broker raises."""
+        """Start a broker, and return when it answers at `listen`. Raises the broker's errors."""
         with self._lock:
             if self._child is None:
                 self._child = self._start()
@@ -59,18 +59,18 @@ class BrokerHost:
         )
 
     def stop_broker(self) -> None:
-        """Stops the broker in order, if there is one."""
+        """Stop the broker in order, if there is one."""
         with self._lock:
             if self._child is not None:
                 self._ask_process(self._child, _NO_BROKER)
 
     def is_checking(self) -> bool:
-        """Whether the broker, if there is one, asks about a transaction now, or looks for one to ask about."""
+        """Return True if the broker runs and a check-back, or a poll that may begin one, is in progress."""
         with self._lock:
             return self._child is not None and bool(self._ask_process(self._child, _IS_CHECKING)["checking"])
 
     def kill(self) -> None:
-        """SIGKILL: the broker ends at once, as in a crash."""
+        """Send SIGKILL: the broker ends at once, as in a crash."""
         with self._lock:
             child, self._child = self._child, None
             if child is not None:
@@ -78,7 +78,7 @@ class BrokerHost:
                 child.stop()
 
     def close(self) -> None:
-        """Ends the process and the broker in it. Twice is fine."""
+        """End the process and the broker in it. May be called twice."""
         with self._lock:
             if self._child is not None:
                 with suppress(BrokenPipeError, TimeoutExpired):
@@ -91,7 +91,7 @@ class BrokerHost:
             child.write_line(json.dumps(command))
         try:
             line = self._answers.get()
-        except BaseException:  # interrupted: the next command would take the answer to this one for its own
+        except BaseException:  # Interrupted: the next command would read the answer to this one.
             self.kill()
             raise
         if line is None:
@@ -112,7 +112,7 @@ Serve = Callable[
 
 
 class _Served:
-    """The broker that runs now."""
+    """The running broker."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
@@ -148,9 +148,9 @@ class _Served:
 
 
 def _config(storage: str, listen: str) -> BrokerConfig:
-    """Everything that a broker looks for from time to time, it looks for often: tests wait for it.
+    """Return the configuration of tests: short intervals of all periodic work, because tests wait for it.
 
-    And for all that is due, not only for what is newly due: the clock of a test makes it due in the past.
+    Sweeps are as frequent as polls: the clock of a test makes messages due in the past.
     """
     from txmsg.broker.config import BrokerConfig
     from txmsg.broker.delivery import DeliveryConfig

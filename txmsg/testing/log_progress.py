@@ -1,4 +1,4 @@
-"""What a group of a log still has to do in its topics, in the words that are used of groups of brokers."""
+"""The remaining work of a log's group in its topics, in the form used for groups of brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ERROR_LENGTH_MAX = 200
 
 
 def progress_of_log(access: LogAccess, group: str, topics: Sequence[str]) -> list[Progress]:
-    """Where the group is in each of these topics, and in its retries. Offsets are stored twice a second."""
+    """Return the group's progress in each of these topics, and in its retries. Offsets are stored twice a second."""
     is_known = group in access.groups()
     offsets = {each.queue: each.offset or 0 for each in access.group(group).queues} if is_known else {}
     found = []
@@ -36,7 +36,7 @@ def progress_of_log(access: LogAccess, group: str, topics: Sequence[str]) -> lis
 
 
 def _dead_letters_of(access: LogAccess, group: str, offsets: Mapping[LogQueue, int]) -> Iterator[Late]:
-    """Those that nobody has dealt with: they stand from the group's own offset on."""
+    """Yield the dead letters without an operator's decision: those from the group's own offset on."""
     for number in access.queues_of(DEAD_LETTERS + group):
         queue = LogQueue(DEAD_LETTERS + group, number)
         kept = access.ranges([queue])[queue]

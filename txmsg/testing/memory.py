@@ -1,4 +1,4 @@
-"""Messages that were sent to "memory:": what they are, and handed on to handlers. Without a broker or a server."""
+"""Messages that were sent to "memory:", and their delivery to handlers. Without a broker or a server."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _ROUNDS_MAX = 100
 
 
 class Memory:
-    """What producers and applications of this process have sent to "memory:". A new one begins with nothing.
+    """The messages that producers and applications of this process have sent to "memory:". A new one is empty.
 
     For tests of services that send: transactions run in the real database, and take no longer than without txmsg.
-    Retries, back-off, delays and what becomes of a process that dies are for tests with a broker.
+    Retries, back-off, delays and crashes of processes need tests with a broker.
     """
 
     address = MEMORY
-    """What to give as brokers, or to set as TXMSG_BROKERS."""
+    """The value for brokers=, or TXMSG_BROKERS."""
 
     def __init__(self) -> None:
         self._handled: set[tuple[str | None, str]] = set()
         memory().clear()
 
     def clear(self) -> None:
-        """Forgets what was sent and handled."""
+        """Forget all messages sent and handled."""
         self._handled.clear()
         memory().clear()
 
@@ -50,7 +50,7 @@ class Memory:
     @overload
     def sent(self, topic: str | None = None) -> list[ReceivedMessage]: ...
     def sent(self, topic: str | Topic[Any] | None = None) -> list[ReceivedMessage[Any]]:
-        """The messages of a topic, or of all, in the order of their commits: delayed ones, too.
+        """Return the messages of a topic, or of all, in the order of their commits, including delayed ones.
 
         Their bodies are as they were sent, so perhaps encrypted. Those of a `Topic` have their payload; raises
         InvalidMessage for one that is not valid.
@@ -59,11 +59,11 @@ class Memory:
         return [topic.received(each) for each in found] if isinstance(topic, Topic) else found
 
     def undecided(self) -> list[ReceivedMessage]:
-        """The half messages of transactions without an outcome."""
+        """Return the half messages of transactions without an outcome."""
         return memory().undecided()
 
     def deliver(self, app: Txmsg, *, overrides: Overrides | None = None) -> int:
-        """Has the handlers of an application handle what was sent, and what they send, until nothing is left.
+        """Deliver the messages to an application's handlers, with those that these send, until none is left.
 
         Each group handles each message once, in the order of commits; a handler with batch= gets lists. A handler's
         exception is raised, and its message, or its list, is handled again by the next call: not after Reject, nor

@@ -36,7 +36,7 @@ class MakeProducer(Protocol):
         *,
         timeout_s: float = 5.0,
     ) -> Producer:
-        """A started Producer at the test's broker. group: default one of its own."""
+        """Return a started Producer at the test's broker. group: default one of its own."""
         ...
 
 
@@ -46,7 +46,7 @@ class MakeConsumer(Protocol):
     def __call__(
         self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
     ) -> Consumer:
-        """A Consumer at the test's broker: subscribe, then start it. group: default one of its own."""
+        """Return a Consumer at the test's broker: subscribe, then start it. group: default one of its own."""
         ...
 
 
@@ -60,7 +60,7 @@ class MakeAsyncProducer(Protocol):
         *,
         timeout_s: float = 5.0,
     ) -> AsyncProducer:
-        """An AsyncProducer at the test's broker, for `async with`. group: default one of its own."""
+        """Return an AsyncProducer at the test's broker, for `async with`. group: default one of its own."""
         ...
 
 
@@ -70,7 +70,7 @@ class MakeAsyncConsumer(Protocol):
     def __call__(
         self, group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0
     ) -> AsyncConsumer:
-        """An AsyncConsumer at the test's broker: subscribe, then `async with`. group: default one of its own."""
+        """Return an AsyncConsumer at the test's broker: subscribe, then `async with`. group: default one of its own."""
         ...
 
 
@@ -78,8 +78,8 @@ class RunApp(Protocol):
     """The type of the fixture `txmsg_app`."""
 
     def __call__(self, app: Txmsg, *, overrides: Overrides | None = None) -> AppRun:
-        """The application at the test's broker, for `with` or `async with`. overrides: what stands in for functions of
-        Depends."""
+        """Return the application at the test's broker, for `with` or `async with`. overrides: replacements of functions
+        of Depends."""
         ...
 
 
@@ -102,7 +102,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def txmsg_address() -> str:
-    """HOST:PORT at which every test finds its broker; for applications that read it when they are imported."""
+    """HOST:PORT of every test's broker, for applications that read it at import."""
     from txmsg.wire.listening import loopback
     from txmsg.wire.ports import own_port
 
@@ -111,7 +111,7 @@ def txmsg_address() -> str:
 
 @pytest.fixture
 def txmsg_memory() -> Iterator[Memory]:
-    """What is sent to "memory:" in this test, without a broker. See txmsg.testing.Memory."""
+    """The messages sent to "memory:" in this test, without a broker. See txmsg.testing.Memory."""
     from txmsg.testing.memory import Memory
 
     memory = Memory()
@@ -123,7 +123,7 @@ def txmsg_memory() -> Iterator[Memory]:
 def txmsg_broker(
     pytestconfig: pytest.Config, txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase
 ) -> Iterator[Broker]:
-    """A broker that holds nothing yet, for this test alone. See txmsg.testing.Broker."""
+    """An empty broker, for this test alone. See txmsg.testing.Broker."""
     from txmsg.runtime.postgres import connect
     from txmsg.testing.broker import Broker
 
@@ -138,7 +138,7 @@ def txmsg_broker(
 
 @pytest.fixture
 def txmsg_clock(txmsg_broker: Broker) -> Clock:
-    """Advances time for what waits in the test's broker. See txmsg.testing.Clock."""
+    """The clock of the test's broker, which advances time for waiting messages. See txmsg.testing.Clock."""
     return txmsg_broker.clock
 
 
@@ -254,7 +254,7 @@ def _txmsg_database(
 
 
 def _directory_of_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all processes of pytest-xdist: they share the PostgreSQL in it."""
+    """Return the directory shared by all processes of pytest-xdist, with one PostgreSQL in it."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if base.name.startswith("popen-") else base
 

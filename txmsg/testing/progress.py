@@ -1,4 +1,4 @@
-"""What a group still has to do in a topic, read from the Notify database and described for people."""
+"""The remaining work of a group in a topic, read from the Notify database and described in words."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Wanted = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """One message that waits for a time, or for nothing more."""
+    """A message that waits for its due time, or is dead."""
 
     what: str
-    """How a person is told: "delivery 2 failed: ValueError: boom"."""
+    """The description: "delivery 2 failed: ValueError: boom"."""
     due_in_s: float | None
     """Seconds until it is tried again; None: never by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a group is in one topic. Dead letters are not acknowledged."""
+    """The progress of a group in one topic. Dead letters do not count as acknowledged."""
 
     group: str
     topic: str
     known: bool
-    """Whether the group has ever asked for the topic."""
+    """True if the group has ever asked for the topic."""
     committed: int
     passed: int
-    """Messages of the queues that the group is past: acknowledged, to be retried, or dead."""
+    """Messages of the queues that the group has passed: acknowledged, to be retried, or dead."""
     retries: list[Late]
     dead: list[Late]
     undecided: list[Late]
@@ -55,11 +55,11 @@ class Progress:
 
     @property
     def late(self) -> list[Late]:
-        """What is still to come."""
+        """The messages that are still to come."""
         return [*self.retries, *self.undecided, *self.scheduled]
 
     def lines(self) -> Iterator[str]:
-        """What is left, for a person."""
+        """Yield the remaining work in words."""
         yield (
             f"topic {self.topic!r}: {self.committed} committed, {self.acknowledged} acknowledged, "
             f"{self.waiting} not yet handled, {len(self.retries)} to be retried, {len(self.dead)} dead, "
@@ -88,8 +88,9 @@ def _when(due_in_s: float | None) -> str:
 
 
 def progress_of(connection: psycopg.Connection[Any], wanted: Sequence[Wanted]) -> list[Progress]:
-    """Where groups are, at one moment: each in the topic, if there is one, or in every topic that it has asked for."""
+    """Return the groups' progress at one moment: in the wanted topic, or in each topic that the group has asked for."""
     with connection.transaction():
+        # One snapshot for all statements: a message that moves between tables meanwhile is counted once.
         connection.execute("set transaction isolation level repeatable read")
         return [
             Progress(
@@ -135,7 +136,7 @@ def _delayed(row: tuple[Any, ...]) -> Late:
     return Late(f"key {key!r}", due_in_s)
 
 
-# For the databases of tests: these read tables whole.
+# Only for databases of tests: these statements read whole tables.
 _TOPICS = """
 select t.name, count(c.queue_id) > 0, coalesce(sum(m.count), 0)::int,
        coalesce(sum(c.next_offset + (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)), 0)::int
