@@ -1,8 +1,8 @@
 """A transactional outbox for Python: messages are delivered if and only if your database transaction commits.
 
-Here is what most applications use. Errors that few of them catch are in `txmsg.errors`; the fence by itself, for upkeep
-and for other stores, is in `txmsg.client.fence`. Names are loaded when they are first used: importing the package loads
-neither protobuf nor SQLAlchemy.
+The names that most applications use. Less common errors are in `txmsg.errors`; the fence by itself, for upkeep and for
+other stores, is in `txmsg.client.fence`. Names are loaded when they are first used: importing the package loads neither
+protobuf nor SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error that txmsg raises, and who acts on it: the caller, an operator, or no one (retry).
+"""Every error that txmsg raises, and its addressee: the caller, an operator, or no one (retry).
 
 TxmsgError
  +-- InvalidMessage            caller: the message cannot be sent as it is
@@ -6,7 +6,7 @@ TxmsgError
  |    +-- MessageTooLarge      caller: body or headers over the limit
  |    +-- WrongMessageType     caller: the topic takes messages of another type only
  +-- UnknownTopic              caller: create the topic, or check the spelling
- +-- UnknownGroup              caller: there is no such consumer group
+ +-- UnknownGroup              caller: the consumer group does not exist
  +-- TopicExists               caller: the topic is there with other settings
  +-- TopicClosed               operator: the topic takes no messages now
  +-- DuplicateId               caller: the id was used before with another content
@@ -22,7 +22,7 @@ TxmsgError
  +-- SchemaMismatch            operator: the database has another schema revision than this release
  +-- StorageError              operator: a database lacks something (rights, settings, tables)
  |    +-- LogBusy              operator: another process writes a MetaQ log
- |    +-- NotLeader            operator: a copy of a MetaQ log, or one that goes on elsewhere, takes no changes
+ |    +-- NotLeader            operator: a copy of a MetaQ log, or one that was superseded, takes no changes
  +-- MirrorDiverged            operator: a log and the table that it mirrors hold different messages
  +-- CopyDiverged              operator: a copy of a MetaQ log holds what its leader does not
  +-- CorruptLog                operator: a MetaQ log is damaged; `txmsg metaq check` says where
@@ -72,16 +72,17 @@ __all__ = [
 ]
 
 _SHORT = reprlib.Repr()
+# Values in error texts may be whole bodies or connections: a log line must stay readable.
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: object) -> str:
-    """A value as an error text names it: its repr, cut to a length that a person reads."""
+    """Return a value's repr for an error text, truncated to a readable length."""
     return _SHORT.repr(value)
 
 
 def said_by(error: BaseException) -> str:
-    """Its text, even if its own `__str__` raises."""
+    """Return the error's text, even if its own `__str__` raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's code
@@ -89,10 +90,10 @@ def said_by(error: BaseException) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """A text that others wrote, fit for a log and a terminal: what is not printable is written as an escape.
+    """Return a foreign text that is safe in a log and a terminal: unprintable characters become escapes.
 
-    That is control characters, ANSI sequences by their first one, and what changes the direction of writing. With
-    `lines`, line feeds and tabs stay.
+    These are control characters, ANSI sequences by their first one, and characters that change the direction of
+    writing. With `lines`, line feeds and tabs stay.
     """
     if text.isprintable():
         return text
@@ -219,7 +220,7 @@ class PermissionDenied(TxmsgError):
 
     code = "permission_denied"
     what = ""
-    """At a server: the action and what it is on, as `administer topic:orders`."""
+    """At a server: the action and its object, such as `administer topic:orders`."""
 
 
 class MisuseError(TxmsgError):
@@ -300,7 +301,7 @@ class UnreadableMessage(CorruptLog):
 
 
 class OffsetOutOfRange(TxmsgError):
-    """There is no message at this offset of a queue: deleted by retention, or not written yet.
+    """A queue has no message at this offset: deleted by retention, or not written yet.
 
     begin, end: the offsets that are kept: the first one, and the one after the last.
     """
@@ -337,9 +338,10 @@ def _subclasses(cls: type[TxmsgError]) -> list[type[TxmsgError]]:
 
 _BY_CODE = {cls.code: cls for cls in _subclasses(TxmsgError)}
 CODES = tuple(_BY_CODE)
-"""Of all classes, as they go over the wire."""
+"""The codes of all classes on the wire."""
 
 
+# The text comes from a peer, and is printed in terminals and logs: `printable` keeps its control characters out.
 def error_of_code(code: str, text: str) -> TxmsgError:
-    """The exception for a code and text that came over the wire. An unknown code (a newer peer) gives a TxmsgError."""
+    """Return the exception for a code and text from the wire. An unknown code (a newer peer) gives a TxmsgError."""
     return _BY_CODE.get(code, TxmsgError)(printable(text))

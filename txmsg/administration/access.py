@@ -1,6 +1,6 @@
-"""Users of brokers, their tokens and access keys; and who a connection is.
+"""Users of brokers, their tokens and access keys; and the identity of a connection.
 
-What servers without a database of users ask is in `txmsg/wire/users.py`.
+The calls of servers without a database of users are in `txmsg/wire/users.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UserAccessKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserDetails:
-    """A user, and its tokens and access keys, the newest first; tokens that have expired are there, too.
+    """A user, and its tokens and access keys, the newest first, including expired tokens.
 
     certificate: the name in client certificates that stand for it; None: none. limits: its own, see LimitUser.
     """
@@ -52,10 +52,10 @@ class UserDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionIdentity:
-    """Who a connection is. authentication: whether the server requires it; if not, everybody may do everything.
+    """The identity of a connection. authentication: the server requires it; otherwise every client may do everything.
 
-    credential: the id of the token, or "certificate NAME". expires_at: of the token; None: never. rules: that allow it
-    something, with those of its roles.
+    credential: the id of the token, or "certificate NAME". expires_at: of the token; None: never. rules: its own and
+    those of its roles.
     """
 
     name: str
@@ -68,9 +68,9 @@ class ConnectionIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserQuery:
-    """The first users by name that come after this one, and have this in their names, whatever the case.
+    """A query of users by name: the first ones after `after` whose names contain `contains`, case-insensitive.
 
-    name: this one only; there is no such user: MisuseError.
+    name: only this user; MisuseError if it does not exist.
     """
 
     limit: Annotated[int, NumberRange(1, 1000)] = 1000
@@ -89,7 +89,7 @@ class UserPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewUser:
-    """A user to create, and its token, unless a certificate stands for it. expires_at: of the token; None: never."""
+    """A user to create, with a token unless it has a certificate. expires_at: of the token; None: never."""
 
     name: str
     roles: Sequence[str] = ()
@@ -99,7 +99,7 @@ class NewUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedToken:
-    """A user with a new token, which nobody can see again; None: it has a certificate, and needs none."""
+    """A user with a new token, which cannot be shown again; None: it has a certificate, and needs no token."""
 
     user: UserDetails
     token: str | None = field(default=None, repr=False)
@@ -107,7 +107,7 @@ class IssuedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterUser:
-    """Changes roles and certificate. certificate None: it stays; "": it has none."""
+    """A change of roles and certificate. certificate None: unchanged; "": removed."""
 
     name: str
     add_roles: Sequence[str] = ()
@@ -117,7 +117,7 @@ class AlterUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotateToken:
-    """Another token. Two are valid at a time: a third one takes the place of the older one. expires_at None: never."""
+    """A request for another token. Two are valid at a time: a third replaces the older one. expires_at None: never."""
 
     name: str
     expires_at: datetime | None = None
@@ -125,7 +125,10 @@ class RotateToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAccessKey:
-    """An access key of a user, who has two at most. sealed_secret: for those who have the key file; no broker has."""
+    """An access key for a user, who has two at most.
+
+    sealed_secret: readable only with the key file, which no broker has.
+    """
 
     name: str
     id: str
@@ -134,7 +137,7 @@ class CreateAccessKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Takes away one token or access key by its id; without either all of the user, and its certificate."""
+    """A revocation of one token or access key by its id; without either, of all of the user's, and its certificate."""
 
     name: str
     token: str | None = None
@@ -143,7 +146,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUser:
-    """Sets what a user may take of a server; 0: no limit. others_default: it keeps no other limits of its own.
+    """A change of a user's limits at servers; 0: no limit. others_default: its other limits return to the defaults.
 
     limits: of connections, requests_per_s, messages_per_s, in_flight_bytes, topics, groups.
     """
@@ -155,13 +158,13 @@ class LimitUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteUser:
-    """Deletes a user with its tokens and rules."""
+    """A deletion of a user with its tokens and rules."""
 
     name: str
 
 
 class AccessService:
-    """The service Access, but for its method Watch."""
+    """The service Access, except its method Watch."""
 
     who_am_i: Final = Method("Access/WhoAmI", Nothing, ConnectionIdentity)
     list_users: Final = Method("Access/ListUsers", UserQuery, UserPage)
@@ -177,15 +180,15 @@ class AccessService:
 
 
 def user_of(ask: AskBroker, name: str) -> UserDetails:
-    """The user of this name. Raises MisuseError if there is none."""
+    """Return the user of this name. Raises MisuseError if there is none."""
     [user] = ask(AccessService.list_users, UserQuery(name=name)).users
     return user
 
 
 def add_access_key(ask: AskBroker, name: str, key: NewAccessKey, file: KeyFile) -> UserDetails:
-    """Gives a user an access key, whose secret nobody can see again without the file.
+    """Give a user an access key. Its secret cannot be read again without the file.
 
-    Raises MisuseError if the user has two, or somebody has this one.
+    Raises MisuseError if the user has two, or another user has this one.
     """
     return ask(
         AccessService.create_access_key, CreateAccessKey(name=name, id=key.id, sealed_secret=file.seal(key, name))

@@ -1,4 +1,4 @@
-"""Alerts that brokers raise, silences, and who is told."""
+"""Alerts that brokers raise, silences, and receivers of notifications."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.wire.values import Natural, NumberRange
 
 
 class AlertState(StrEnum):
-    """Where an alert is in its life."""
+    """A state of an alert."""
 
     PENDING = "pending"
     FIRING = "firing"
@@ -24,10 +24,10 @@ class AlertState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveAlert:
-    """An alert, as it is stored. id 0: it is new, and not stored yet.
+    """A stored alert. id 0: new, not stored yet.
 
-    source: who looks whether it holds: the id of the broker that it concerns, or "(database)" for any of them. seen_at:
-    when its condition was last seen to hold.
+    source: the evaluator of its condition: the id of the broker that it concerns, or "(database)" for any broker.
+    seen_at: the last time that its condition held.
     """
 
     id: int = 0
@@ -45,12 +45,12 @@ class ActiveAlert:
     resolved_at: datetime | None = None
     notified_at: datetime | None = None
     silences: Sequence[int] = ()
-    """Ids of those that hold receivers off it now, as a broker answers; they are not stored with the alert."""
+    """Ids of the silences in force for it, in a broker's answer; they are not stored with the alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """Which alerts receivers are not told of: those that all matchers fit, LABEL=PATTERN with * and ?."""
+    """A silence of the alerts that match all matchers, LABEL=PATTERN with * and ?: receivers are not notified."""
 
     id: int
     matchers: Sequence[str]
@@ -62,20 +62,20 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertReceiver:
-    """Who is told. kind: webhook, email or command; None if the broker that was asked does not know this one."""
+    """A receiver of notifications. kind: webhook, email or command; None if unknown to the broker that was asked."""
 
     name: str
     kind: str | None = None
     waiting: int = 0
-    """Notifications that it has not taken."""
+    """Notifications that it has not yet accepted."""
     attempts: int = 0
-    """Of the next one."""
+    """Attempts to deliver the next one."""
     last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertList:
-    """All that is going on: firing alerts first, then pending ones; the silences that hold; receivers by name."""
+    """Current alerts, firing ones first, then pending ones; the silences in force; receivers by name."""
 
     alerts: Sequence[ActiveAlert]
     silences: Sequence[Silence]
@@ -84,23 +84,23 @@ class AlertList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertHistoryQuery:
-    """How many of the alerts that are over."""
+    """A query of past alerts, at most `limit`."""
 
     limit: Annotated[int, NumberRange(1, 10_000)] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertHistory:
-    """Alerts that are over, the last one first."""
+    """Past alerts, the last one first."""
 
     alerts: Sequence[ActiveAlert]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSilence:
-    """A silence that is to hold from now on. for_s: above 0, at most 366 days.
+    """A silence to begin now. for_s: above 0, at most 366 days.
 
-    created_by: kept without authentication only; with it, the user of the call is.
+    created_by: used only without authentication; with it, the user of the call is recorded.
     """
 
     matchers: Sequence[str]
@@ -111,21 +111,21 @@ class NewSilence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfSilence:
-    """Which silence is to end."""
+    """A request to end a silence."""
 
     id: Natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceEnded:
-    """held: False if there is no such silence, or it was over."""
+    """The reply to that. held: False if the silence was unknown or over."""
 
     held: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcomes:
-    """By the name of each receiver what went wrong; None: it was told."""
+    """The error of a test notification by receiver; None: it was delivered."""
 
     receivers: Mapping[str, str | None]
 

@@ -1,4 +1,4 @@
-"""Asking a broker: what the calls of administration have in common."""
+"""Calls of a broker, common to all of administration."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from txmsg.wire.method import Method, ReplyT, RequestT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """A request that asks for all there is, or a reply that says only that it is done."""
+    """A request without parameters, or a reply without a value."""
 
 
 class AskBroker(Protocol):
     """Calls a broker."""
 
     def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """The reply to one call. Raises the errors of errors.py."""
+        """Call the method and return its reply. Raises the errors of errors.py."""
         ...
 
 
 def changer() -> str:
-    """Who changes something here: the user of this process, at this machine. As long as brokers take at most."""
+    """Return the author of a change: USER@HOST of this process, cut to the 200 characters that brokers accept."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # KeyError until Python 3.12; a container may run under an id that has no name

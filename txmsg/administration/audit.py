@@ -1,4 +1,4 @@
-"""The audit log of a Notify database: who changed what."""
+"""The audit log of a Notify database: changes and their authors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txmsg.wire.values import Natural, NumberRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """A change: who made it, from where, and what was there before and after; None: nothing.
+    """A change: its author and address, and the values before and after; None: nothing.
 
-    id: rises. who: a principal; "anyone" without authentication; "txmsg": a broker by itself, whose address is "".
-    action: as topic.alter. target: the name of what was changed; "" for none, or several.
+    id: ascending. who: a principal; "anyone" without authentication; "txmsg": a broker by itself, whose address is "".
+    action: such as topic.alter. target: the name of the changed object; "" for none, or several.
     """
 
     id: int
@@ -31,7 +31,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Which entries: all that is given must hold. action: a whole one, or its first part, as `topic`."""
+    """A query of entries that match all given values. action: a whole one, or its first part, such as `topic`."""
 
     since: datetime | None = None
     who: str = ""

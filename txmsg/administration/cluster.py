@@ -1,4 +1,4 @@
-"""The brokers of a Notify database and what they export, by the service Cluster of any of them."""
+"""The brokers of a Notify database and their figures, by the service Cluster of any of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Series = Mapping[tuple[str, Labels], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowCluster:
-    """What to tell of. with_queues: also who delivers each queue."""
+    """A query of the cluster's state. with_queues: with the broker that delivers each queue."""
 
     with_queues: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSummary:
-    """A broker. queues: that it delivers. schema_revision: the newest that it knows."""
+    """A broker. queues: the number that it delivers. schema_revision: the newest that it knows."""
 
     id: str
     address: str
@@ -40,7 +40,7 @@ class BrokerSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLease:
-    """Which broker delivers a queue. broker: None while none does. wanted_by: the one that it is handed over to."""
+    """The lease of a queue. broker: delivers it; None: none does. wanted_by: the broker that takes it over."""
 
     topic: str
     queue: int
@@ -58,9 +58,9 @@ class ClusterState:
     brokers: Sequence[BrokerSummary]
     queues: int
     queues_unassigned: int
-    """That no broker delivers at this moment."""
+    """Queues that no broker delivers now."""
     leases: Sequence[QueueLease] | None = None
-    """By topic and queue; None unless asked for."""
+    """The leases by topic and queue; None unless asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,21 +72,21 @@ class BrokerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """A broker that drains. queues: that it still delivers."""
+    """A draining broker. queues: the number that it still delivers."""
 
     queues: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFigures:
-    """Which figures. with_database: and those of the Notify database, which are the same from each broker."""
+    """A query of figures. with_database: also those of the Notify database, which are the same from each broker."""
 
     with_database: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """The value of one series. name: of its metric. labels: their values, in the order of the catalogue."""
+    """The value of one series. name: of its metric. labels: the labels' values, in the order of the catalogue."""
 
     name: str
     labels: Sequence[str]
@@ -95,7 +95,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFigures:
-    """What one broker exports, without histograms. broker: its id. now: by the clock of its machine."""
+    """The figures of one broker, without histograms. broker: its id. now: by the clock of its machine."""
 
     broker: str
     now: datetime
@@ -109,7 +109,7 @@ class ExportedFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuery:
-    """Which clients. contains: in group or host, whatever the case."""
+    """A query of clients. contains: a part of group or host, case-insensitive."""
 
     limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     contains: str = ""
@@ -117,9 +117,9 @@ class ClientQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSummary:
-    """A client as it said when it attached. A group is None if it produces, or consumes, nothing.
+    """A client, by its own description when it attached. A group is None if it does not produce, or consume.
 
-    So is a producer group that its user has no right on.
+    A producer group that its user has no right on is None, too.
     """
 
     id: str
@@ -136,7 +136,7 @@ class ClientSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPage:
-    """Clients attached to the broker that answers, by group, host and process. more: there are others.
+    """Clients attached to the broker that answers, by group, host and process. more: the limit left some out.
 
     Clients attach to every broker.
     """
@@ -147,19 +147,19 @@ class ClientPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorQueue:
-    """A queue of a mirror: what comes next in the log, and where the table ends."""
+    """A queue of a mirror. next_offset: the next one of the log. end: of the table."""
 
     topic: str
     queue: int
     next_offset: int
     end: int
     stopped: str | None = None
-    """Why it is no longer mirrored; None: it is mirrored."""
+    """The reason why mirroring has stopped; None: it is mirrored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorState:
-    """A mirror in a log, as its tailer noted last, and its replication slot."""
+    """A mirror in a log, as its tailer last recorded it, and its replication slot."""
 
     name: str
     include: Sequence[str]
@@ -167,25 +167,25 @@ class MirrorState:
     log: str | None = None
     """A directory or an address; None: its tailer has not run yet."""
     seen_at: datetime | None = None
-    """When its tailer wrote last; None: never."""
+    """The time of its tailer's last write; None: never."""
     is_tailing: bool
-    """A tailer reads its slot."""
+    """True if a tailer reads its slot."""
     behind_s: float
-    """How long ago the oldest message was stored that is not in the log; 0: there is none."""
+    """The age in seconds of the oldest message that is not in the log; 0 without one."""
     stopped_queues: int
     slot_state: str | None = None
-    """reserved, extended, unreserved (it will be lost soon) or lost; None: there is no slot."""
+    """reserved, extended, unreserved (it will be lost soon) or lost; None without a slot."""
     kept_bytes: int
-    """Write-ahead log that is kept for it."""
+    """Bytes of write-ahead log that are kept for it."""
     behind_bytes: int
-    """Of these, not confirmed."""
+    """Bytes of these that are not confirmed."""
     safe_bytes: int | None = None
-    """What may be written before the slot is in danger; None: no limit."""
+    """Bytes that can be written before the slot is in danger; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorProgress(MirrorState):
-    """The same, with how far its queues are mirrored."""
+    """A mirror with the progress of its queues."""
 
     behind_messages: int
     queues: int
@@ -205,14 +205,14 @@ class ClusterService:
 
     show: Final = Method("Cluster/Show", ShowCluster, ClusterState)
     drain: Final = Method("Cluster/Drain", BrokerId, Drained)
-    """Has a broker hand its queues over and take no more messages, until it is resumed or ends. Idempotent.
+    """Let a broker hand over its queues and accept no messages, until it is resumed or ends. Idempotent.
 
     Refused when no other broker could take its place.
     """
     resume: Final = Method("Cluster/Resume", BrokerId, Nothing)
-    """Lets a draining broker work again. Idempotent."""
+    """Let a draining broker work again. Idempotent."""
     forget: Final = Method("Cluster/Forget", BrokerId, Nothing)
-    """Forgets a broker that died and is not coming back. Refused while it lives."""
+    """Forget a broker that died for good. Refused while it lives."""
     figures: Final = Method("Cluster/Figures", ReadFigures, ExportedFigures)
     clients: Final = Method("Cluster/Clients", ClientQuery, ClientPage)
     mirrors: Final = Method("Cluster/Mirrors", Nothing, MirrorList)

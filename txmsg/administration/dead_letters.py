@@ -1,4 +1,4 @@
-"""Dead letters: messages that a group could not process, for operators to look at, redrive or purge."""
+"""Dead letters: messages that a group could not process, for operators to inspect, redrive or purge."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from txmsg.wire.values import NumberRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailure:
-    """Why one attempt failed. at: None if it is not known.
+    """The failure of one attempt. at: None if unknown.
 
-    is_expired: it was not settled within its visibility timeout, rather than refused.
+    is_expired: the message was not settled within its visibility timeout, rather than refused.
     """
 
     attempt: int
@@ -26,24 +26,24 @@ class AttemptFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters: all that is said must hold. "" and None say nothing."""
+    """A filter of dead letters: all given values must match; "" and None match all."""
 
     group: str = ""
     topic: str = ""
     since: datetime | None = None
-    """Died then or later."""
+    """Dead at this time or later."""
     until: datetime | None = None
-    """Died before then."""
+    """Dead before this time."""
     error: str = ""
-    """In the last error, whatever the case of its letters."""
+    """A part of the last error, case-insensitive."""
     id: str = ""
-    """Of a message (UUID.NUMBER), or of a transaction (UUID)."""
+    """The id of a message (UUID.NUMBER), or of a transaction (UUID)."""
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message whose retries are used up. headers, body and failures may be empty unless they were asked for."""
+    """A message whose retries are used up. headers, body and failures may be empty unless asked for."""
 
     id: str
     """UUID.NUMBER."""
@@ -61,13 +61,13 @@ class DeadLetter:
     died_at: datetime | None = None
     attempts: int
     generation: int
-    """How often it was redelivered on request."""
+    """The number of redeliveries on request."""
     last_error: str | None = None
     body_size_bytes: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     is_withheld: bool = False
-    """Headers and body were asked for, and left out: the caller may not read the topic."""
+    """True if headers and body were asked for and left out, because the caller may not read the topic."""
     failures: Sequence[AttemptFailure] = ()
     """The oldest first."""
 
@@ -84,7 +84,7 @@ class DeadLetterQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """Dead letters, the longest dead first. next: what names the page after this one; None for the last one."""
+    """Dead letters, the longest dead first. next: `after` of the next page; None for the last one."""
 
     letters: Sequence[DeadLetter]
     next: str | None = None
@@ -92,7 +92,7 @@ class DeadLetterPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Dead letters that are to be redriven or purged. Those that die meanwhile are none of them, in Notify."""
+    """Dead letters to redrive or purge. In Notify, messages that die later are not included."""
 
     which: DeadLetterFilter
     count: int
@@ -100,7 +100,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterBatch:
-    """Up to `limit` of these dead letters. Repeated until none is left."""
+    """A request for up to `limit` of these dead letters; repeated until none is left."""
 
     which: DeadLetterFilter
     limit: Annotated[int, NumberRange(1, 1000)] = 1000
@@ -108,7 +108,7 @@ class DeadLetterBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersDone:
-    """How many dead letters were redriven, or purged. 0: none is left."""
+    """The number of dead letters that were redriven or purged. 0: none is left."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""The fields of a change, as command line and console offer them: each is declared once, in its dataclass."""
+"""Fields of a change for command line and console, each declared once, in its dataclass."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class ChangeField:
     choices: Sequence[str] = ()
     bounds: NumberRange | None = None
     option: str
-    """Of the command, without its dashes."""
+    """The command's option, without dashes."""
     help: str
 
     @property
     def is_duration(self) -> bool:
-        """Whether it is given in seconds, or as `12h`."""
+        """True for a duration, given in seconds or as `12h`."""
         return self.kind is float and self.name.endswith("_s")
 
 
 def setting(help: str, *, option: str = "") -> Any:
-    """A field of a change that is None unless it is given. option: how the command calls it, if not by its name."""
+    """Return a field of a change that is None unless given. option: its option's name, if not the field's name."""
     return field(default=None, metadata={_KEY: (help, option)})
 
 
 def settings_of(change: type[Any]) -> Mapping[str, ChangeField]:
-    """What can be changed, by name."""
+    """Return the fields of a change, by name."""
     hints = get_type_hints(change, include_extras=True)
     return {each.name: _setting_of(each.name, hints[each.name], *each.metadata[_KEY]) for each in fields(change)}
 

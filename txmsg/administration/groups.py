@@ -1,6 +1,6 @@
-"""Consumer groups: where they stand, their settings, where they go on; their retries; when half messages are checked.
+"""Consumer groups: progress, settings, seeks and retries; checks of producer groups.
 
-A field that a group of a log does not have, or that is not known, is None.
+A field that does not apply to a group of a log, or is unknown, is None.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from txmsg.wire.start import Start
 from txmsg.wire.values import Natural32, NumberRange
 
 PoisonedKey = Literal["continue", "park"]
-"""After a dead letter, whether its ordering key continues, or waits for an operator."""
+"""After a dead letter, its ordering key continues, or waits for an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLag:
-    """How far a group is behind in a topic, in messages."""
+    """The lag of a group in a topic, in messages."""
 
     topic: str
     waiting: int
@@ -33,7 +33,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSummary:
-    """A consumer group, and how far it is behind, in messages that are not acknowledged. topics: by name."""
+    """A consumer group, and its lag in messages that are not acknowledged. topics: by name."""
 
     group: str
     members: int | None = None
@@ -43,14 +43,14 @@ class GroupSummary:
     topics: Sequence[TopicLag]
     created_at: datetime | None = None
     stopped: bool | None = None
-    """Of a log: whether an operator has stopped it."""
+    """For a log: True if an operator has stopped it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
-    """When the half messages of a producer group are checked, by the broker that answers.
+    """Times and limits of a producer group's checks, at the broker that answers.
 
-    own: which of these are not the broker's.
+    own: names of the settings that differ from the broker's.
     """
 
     group: str
@@ -63,7 +63,7 @@ class CheckSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuery:
-    """Which groups: the first by name that come after this one, and have this in their names, whatever the case."""
+    """A query of groups by name: the first ones after `after` whose names contain `contains`, case-insensitive."""
 
     limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     after: str = ""
@@ -81,32 +81,32 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupName:
-    """Which group."""
+    """A group, by its name."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """How a consumer group retries, and how fast it is served. None: as the broker says, or the consumer itself."""
+    """The retries and rates of a consumer group. None: the default of the broker, or of the consumer."""
 
     retry_delays_s: Sequence[float] | None = None
-    """Before each retry; the last one repeats."""
+    """The delay before each retry; the last one repeats."""
     retries_max: int | None = None
     poisoned_key: PoisonedKey | None = None
     deliver_rate_max: float | None = None
-    """Messages per second and broker, of a log per member; None: no limit."""
+    """Messages per second and broker, for a log per member; None: no limit."""
     concurrency: int | None = None
-    """Of a log: handlers of each subscription that run at once in each member, at most. None: as they say."""
+    """For a log: the most handlers of each subscription that run at once in a member. None: the subscription's."""
     stopped: bool = False
-    """An operator has stopped delivery to it."""
+    """True if an operator has stopped delivery to it."""
     orderly: bool = False
-    """RocketMQ's push consumers retry on the spot, in the order of ordering keys."""
+    """True if RocketMQ's push consumers retry in place, in the order of ordering keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGroupMember:
-    """A member that is alive. silent_s: since it asked for messages. since: attached to the broker that was asked."""
+    """A live member. silent_s: since its last request. since: the time it attached to the broker that was asked."""
 
     id: str
     silent_s: float | None = None
@@ -120,9 +120,9 @@ class LiveGroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQueue:
-    """Where a group stands in a queue: everything below next_offset is done, begin to end is kept.
+    """The progress of a group in a queue: everything below next_offset is done, begin to end is kept.
 
-    owner: the member that reads it. seeking: it was told to go on at next_offset, and has not begun.
+    owner: the member that reads it. seeking: a seek to next_offset has not taken effect yet.
     """
 
     topic: str
@@ -139,9 +139,9 @@ class GroupQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
-    """A consumer group whole. paused_s: for how long everything has failed, so that it gets single messages.
+    """All details of a consumer group. paused_s: seconds since all handlers fail, so that it gets single messages.
 
-    Members and pause are those that the broker that answers knows.
+    Members and pause are those known to the broker that answers.
     """
 
     settings: GroupSettings
@@ -157,28 +157,28 @@ class GroupDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
-    """What is to change of a consumer group's settings. What is None stays as it is."""
+    """A change of a consumer group's settings. None: unchanged."""
 
     group: str
     retry_delays_s: Sequence[float] | None = None
     default_retries: bool = False
-    """Delays and number of retries are the broker's again, where none are given."""
+    """Reset delays and number of retries to the broker's, unless given."""
     retries_max: Annotated[int, NumberRange(0, 10_000)] | None = None
     poisoned_key: PoisonedKey | None = None
     deliver_rate_max: float | None = None
     """0: no limit."""
     concurrency: Annotated[int, NumberRange(0, CONCURRENCY_MAX)] | None = None
-    """Of a log. 0: as the subscriptions say."""
+    """For a log. 0: the subscriptions' own."""
     stopped: bool | None = None
-    """Whether nothing is delivered to it."""
+    """True: stop delivery to it."""
     orderly: bool | None = None
     create: bool = False
-    """Where there is no such group yet."""
+    """True: create the group if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckChange:
-    """What is to change of a producer group's checks. What is None stays, or with default_checks is the broker's."""
+    """A change of a producer group's checks. None: unchanged, or with default_checks the broker's."""
 
     group: str
     default_checks: bool = False
@@ -190,9 +190,9 @@ class CheckChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seek:
-    """Where a group goes on in a topic, or in one queue of it, while its consumers run. All or nothing.
+    """A seek of a group in a topic, or in one queue of it, while its consumers run. All queues, or none.
 
-    again: messages come under a new generation, so that handlers under @idempotent run again. dry_run: changes nothing.
+    again: messages get a new generation, so that handlers under @idempotent run again. dry_run: changes nothing.
     """
 
     group: str
@@ -205,19 +205,19 @@ class Seek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekPlan:
-    """Where each queue goes on. queues: as they are after the seek; of a dry run, as they are."""
+    """The next offset of each queue. queues: after the seek; for a dry run, now."""
 
     queues: Sequence[GroupQueue]
     to: Sequence[int]
 
     @property
     def skipped(self) -> int:
-        """Messages that would not be delivered: at most so many, as some of them may be acknowledged already."""
+        """Messages that would not be delivered. An upper bound: some may be acknowledged already."""
         return sum(max(0, to - _next_offset(queue)) for queue, to in zip(self.queues, self.to, strict=True))
 
     @property
     def repeated(self) -> int:
-        """Messages that would be delivered although the group is done with them."""
+        """Messages that would be delivered again."""
         return sum(max(0, _next_offset(queue) - to) for queue, to in zip(self.queues, self.to, strict=True))
 
 
@@ -227,11 +227,11 @@ def _next_offset(queue: GroupQueue) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeletion:
-    """Which group is deleted, with its cursors. dry_run: only refuses what would be refused."""
+    """A deletion of a group with its cursors. dry_run: deletes nothing, and is refused like the deletion."""
 
     group: str
     force: bool = False
-    """Though it has retries and dead letters, or in Notify members."""
+    """True: delete it even with retries and dead letters, or in Notify with members."""
     dry_run: bool = False
 
 
@@ -240,9 +240,9 @@ class GroupDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRetry:
-    """A message that a group could not process yet. due_at None: when an earlier one of its ordering key is done.
+    """A message to be retried. due_at None: after an earlier message of its ordering key is done.
 
-    id: UUID.NUMBER. attempts: that failed. failures: the oldest first. generation: how often it was redelivered on
+    id: UUID.NUMBER. attempts: failed ones. failures: the oldest first. generation: the number of redeliveries on
     request.
     """
 
@@ -264,7 +264,7 @@ class PendingRetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryQuery:
-    """Which retries. after: `next` of the page before."""
+    """A query of retries. after: `next` of the page before."""
 
     group: str
     limit: Annotated[int, NumberRange(1, 10_000)] = 100
@@ -273,7 +273,7 @@ class RetryQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPage:
-    """Retries, those that are due first. next: what names the page after this one; None for the last one."""
+    """Retries, the earliest due first. next: `after` of the next page; None for the last one."""
 
     retries: Sequence[PendingRetry]
     next: str | None = None
@@ -281,9 +281,9 @@ class RetryPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryNow:
-    """Which retries are made due: of a message (UUID.NUMBER), of a transaction (UUID), or a batch of all ("").
+    """A request to make retries due: of a message (UUID.NUMBER), of a transaction (UUID), or a batch of all ("").
 
-    Those that wait for an earlier message of their ordering key go on waiting. after: `next` of the batch before.
+    Retries that wait for an earlier message of their ordering key still wait. after: `next` of the batch before.
     """
 
     group: str
@@ -293,7 +293,7 @@ class RetryNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesDue:
-    """How many retries were made due. next: what names the batch after this one; None for the last one."""
+    """The number of retries made due. next: `after` of the next batch; None for the last one."""
 
     retries: int
     next: str | None = None
@@ -301,7 +301,7 @@ class RetriesDue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySkip:
-    """Which retries are deleted for good: of a message (UUID.NUMBER), or of a transaction (UUID)."""
+    """A request to delete retries for good: of a message (UUID.NUMBER), or of a transaction (UUID)."""
 
     group: str
     id: str
@@ -309,7 +309,7 @@ class RetrySkip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesSkipped:
-    """How many retries were deleted."""
+    """The number of deleted retries."""
 
     skipped: int
 

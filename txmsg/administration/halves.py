@@ -1,4 +1,4 @@
-"""The half messages of a Notify database, and what a broker has counted, by the service Admin of any of its brokers."""
+"""The half messages of a Notify database, and a broker's counts, by the service Admin of any of its brokers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from txmsg.wire.values import NumberRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfQuery:
-    """Which half messages: all that is given must hold. with_bodies: and headers. after: `next` of the page before."""
+    """A query of half messages that match all given values. with_bodies: and headers. after: the last page's `next`."""
 
     group: str = ""
-    """Of this producer group."""
+    """The producer group; "": all."""
     parked_only: bool = False
     transaction_id: UUID | None = None
     limit: Annotated[int, NumberRange(1, 10_000)] = 100
@@ -32,9 +32,8 @@ class HalfQuery:
 class HalfMessage:
     """A half message, or a committed one that waits for an earlier one of its ordering key (held_back_by).
 
-    next_check_at: None while it is parked. clients: attached ones that can answer its check, at the broker that was
-    asked. headers and body may be empty unless they were asked for. group: of the producer; "" for a committed message
-    that was sent plain.
+    next_check_at: None while it is parked. clients: the number attached to the broker that was asked that can answer
+    its check. headers and body may be empty unless asked for. group: of the producer; "" for a committed plain message.
     """
 
     transaction_id: UUID
@@ -50,27 +49,27 @@ class HalfMessage:
     checks: int
     parked_reason: str | None = None
     deliver_at: datetime | None = None
-    """None: at once."""
+    """The due time; None: at once."""
     committed: bool = False
     held_back_by: UUID | None = None
-    """None, too, of one that enters its queue at this moment."""
+    """The earlier transaction; None also for a message that is entering its queue."""
     fence_id: UUID | None = None
     clients: int = 0
     headers: Mapping[str, str]
     body: bytes
     is_withheld: bool = False
-    """They were asked for, and left out: the caller may not read the topic."""
+    """True if headers and body were asked for and left out, because the caller may not read the topic."""
 
     def is_unanswerable(self, now: datetime) -> bool:
-        """Whether its check is due, and no client can answer it."""
+        """Return True if its check is due, and no client can answer it."""
         return self.next_check_at is not None and self.next_check_at <= now and not self.clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfPage:
-    """Half messages, the oldest first: up to the limit, and as many as begin within 16 MiB of headers and bodies.
+    """Half messages, the oldest first: up to the limit, and only those that begin within 16 MiB of headers and bodies.
 
-    next: what names the page after this one; None for the last one.
+    next: `after` of the next page; None for the last one.
     """
 
     halves: Sequence[HalfMessage]
@@ -79,7 +78,7 @@ class HalfPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfDecision:
-    """What becomes of a transaction: it is committed, or rolled back. reason: for the audit log and the broker's."""
+    """A decision on a transaction: commit or rollback. reason: for the audit log and the broker's log."""
 
     transaction_id: UUID
     commit: bool
@@ -88,7 +87,7 @@ class HalfDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeHalves:
-    """What is checked again: either one transaction, or all that are parked of a producer group."""
+    """A request to check again: one transaction, or all parked ones of a producer group."""
 
     transaction_id: UUID | None = None
     group: str = ""
@@ -96,14 +95,14 @@ class ResumeHalves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """How many transactions were parked, and are checked again."""
+    """The number of parked transactions that are checked again."""
 
     resumed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """How far a group is behind in a topic: messages not yet acknowledged, waiting for a retry, and dead."""
+    """The lag of a group in a topic: messages not yet acknowledged, waiting for a retry, and dead."""
 
     group: str
     topic: str
@@ -114,7 +113,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Undecided transactions, those of them in doubt, and how far groups are behind; and counts since a broker started.
+    """Undecided transactions, those of them in doubt, and the lag of groups; and counts since the broker's start.
 
     unread_dropped: messages in segments that this broker dropped, once for each group that had not read them.
     """
@@ -135,19 +134,19 @@ class AdminService:
 
     list_halves: Final = Method("Admin/ListHalves", HalfQuery, HalfPage)
     resolve_half: Final = Method("Admin/ResolveHalf", HalfDecision, Nothing)
-    """Decides a transaction for good. Raises OutcomeConflict if it has the other outcome."""
+    """Decide a transaction for good. Raises OutcomeConflict if it has the other outcome."""
     resume_halves: Final = Method("Admin/ResumeHalves", ResumeHalves, Resumed)
-    """Checks parked transactions again, at once, as if they were new. Others are left alone. Idempotent."""
+    """Check parked transactions again, at once, as if they were new. Others are left alone. Idempotent."""
     stats: Final = Method("Admin/Stats", Nothing, Stats)
 
 
 def of_transaction(transaction_id: UUID, *, with_bodies: bool = True) -> HalfQuery:
-    """Asks for the half messages of a transaction: all, unless `next` says that they are too large for one reply."""
+    """Return a query of all half messages of a transaction. The reply has a `next` if they are too large for one."""
     return HalfQuery(transaction_id=transaction_id, with_bodies=with_bodies, limit=MESSAGES_PER_TRANSACTION_MAX)
 
 
 def found_of(transaction_id: UUID, page: HalfPage) -> HalfPage:
-    """The reply to that. Raises OutcomeExpired if it has none."""
+    """Return the reply to that query. Raises OutcomeExpired if it has no half messages."""
     if not page.halves:
         raise OutcomeExpired(
             f"there is no half message of transaction {transaction_id}: it was decided, or never stored here; "

@@ -1,6 +1,6 @@
-"""The life of a message, put together from what the tables of a Notify database keep and from its topic's journal.
+"""The life of a message, composed of the tables of a Notify database and of its topic's journal.
 
-Asks the service Messages. What neither knows is said, with the reason, in `unknown`.
+Asks the service Messages. `unknown` lists missing facts, with the reason.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from txmsg.wire.start import Start
 _DECIDERS: Final = {"sender": "sender", "client": "client", "check": "check-back", "person": "operator"}
 _FAILURES: Final = {"refused", "expired"}
 _SAME_FAILURE: Final = timedelta(minutes=1)
-"""A failure is journaled when it comes, and its retry written when the database has taken it."""
+"""The time by which journal and table may differ: a failure is journaled at once, and its retry written later."""
 _ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeEvent:
-    """Something that happened to a message.
+    """An event in the life of a message.
 
     what: half, check, parked, resumed, commit, rollback, taken back, delayed, stored, delivered, returned,
     acknowledged, refused, expired, retry, dead, redriven, purged or lost, as `JournalEntry` says. at: None if the time
@@ -54,19 +54,19 @@ class LifeEvent:
     detail: str | None = None
     """The reason of a failure, the answer to a check."""
     until: datetime | None = None
-    """When it is due, or tried again."""
+    """The time at which it is due, or retried."""
     count: int | None = None
-    """Of lost: how many entries of the journal."""
+    """For lost: the number of journal entries."""
     journaled: bool = False
-    """Whether only the journal knows it."""
+    """True if it comes from the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLife:
-    """Where a message is, how it came there, and what its groups have done with it.
+    """The state of a message, its history, and its progress in each group.
 
     id: UUID.NUMBER; only the UUID of a transaction without messages. state: half, decided, scheduled, stored, dropped,
-    rolled back or taken back, as `FoundMessage` says; None: it does not apply, or is not known.
+    rolled back or taken back, as in `FoundMessage`. A field is None if it does not apply, or is unknown.
     """
 
     id: str
@@ -83,8 +83,8 @@ class MessageLife:
     """The sender's clock."""
     half_stored_at: datetime | None
     stored_at: datetime | None
-    """When it entered its queue: as it was committed, unless it waited for its time or its ordering key. Of a scheduled
-    one: when it was committed."""
+    """The time it entered its queue: that of the commit, unless it waited for its time or its ordering key. For a
+    scheduled message: the time of the commit."""
     deliver_at: datetime | None
     decided_by: str | None
     """sender (it was sent plain), client, check-back or operator."""
@@ -95,26 +95,26 @@ class MessageLife:
     groups: Sequence[LifeInGroup]
     mirrors: Sequence[LifeInMirror]
     journal_since: datetime | None
-    """When its topic's journal was switched on; None: it is off."""
+    """The time at which its topic's journal was switched on; None: it is off."""
     events: Sequence[LifeEvent]
-    """In order."""
+    """The events in order."""
     unknown: Sequence[str]
-    """What is not known of it, and why: a sentence each."""
+    """Missing facts and the reason, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLives:
-    """The messages of an id or a key, the newest first, and whether there are more."""
+    """The messages of an id or a key, the newest first. more: the limit left some out."""
 
     lives: Sequence[MessageLife]
     more: bool
 
 
 def message_life(ask: AskBroker, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
-    """The life of a message (UUID.NUMBER), of the messages of a transaction (UUID), or of the newest with a key.
+    """Return the life of a message (UUID.NUMBER), of a transaction's messages (UUID), or of the newest with a key.
 
-    A key that looks like an id is looked for if nothing has that id. topic: of messages with a key. Raises
-    OutcomeExpired if nothing is known of it.
+    A text in the form of an id is also tried as a key if nothing has that id. topic: of messages with a key. Raises
+    OutcomeExpired if nothing is found.
     """
     if not topic and _is_id(which):
         trace = ask(MessagesService.trace, TraceQuery(id=which))
@@ -141,16 +141,16 @@ def _is_id(text: str) -> bool:
 def messages_from(
     ask: AskBroker, topic: str, start: Start, *, queue: int | None = None, limit: int = 20
 ) -> MessageLives:
-    """The stored messages of a topic, or of one queue, from a place on, the first stored one first.
+    """Return the stored messages of a topic, or of one queue, from `start` on, the first stored one first.
 
-    Not what became of them in groups and mirrors. start: no `latest`. Raises UnknownTopic.
+    Without their progress in groups and mirrors. start: not `latest`. Raises UnknownTopic.
     """
     found = ask(MessagesService.find, MessageQuery(topic=topic, place=place_of(start, queue), limit=limit))
     return lives_of(Trace(messages=[TracedMessage(message=each) for each in found.messages], more=found.more), "")
 
 
 def lives_of(trace: Trace, id_: str) -> MessageLives:
-    """What a reply says of each message, or of the transaction `id_` that has none left."""
+    """Return the life of each message of a reply, or of the transaction `id_` that has none left."""
     lives = [_life_of(traced) for traced in trace.messages]
     if trace.ended is not None:
         lives.append(_life_of_ended(trace.ended, id_))
@@ -258,7 +258,7 @@ def _half_of(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[LifeEv
 
 
 def _told_by_tables(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[LifeEvent]:
-    """What tables say and the journal does not."""
+    """Yield the events that tables tell and the journal lacks."""
     journaled = {event.what for event in journal}
     yield from _half_of(life, journal)
     if life.parked_reason and "parked" not in journaled:
@@ -281,7 +281,7 @@ def _told_by_tables(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator
 
 
 def _failures_of(group: LifeInGroup, journal: Sequence[LifeEvent]) -> Iterator[LifeEvent]:
-    """The failures that the table of retries or dead letters keeps, without those that the journal has, too."""
+    """Yield the failures in the table of retries or dead letters that the journal lacks."""
     known = [event for event in journal if event.what in _FAILURES and event.group == group.group]
     for failure in group.failures:
         same = next((event for event in known if _is_same(event, failure)), None)
@@ -302,7 +302,7 @@ def _is_of(event: LifeEvent, what: str, group: str) -> bool:
 
 
 def _in_order(events: Iterable[LifeEvent]) -> list[LifeEvent]:
-    """By time; of one moment as they were given: the journal's own order. Without a time, as what holds now: last."""
+    """Return the events by time; those of one moment in the given order, the journal's; those without a time last."""
     return sorted(events, key=lambda event: (event.at is None, event.at or _ANY_TIME))
 
 
@@ -327,7 +327,7 @@ def _not_known(life: MessageLife, journal: Sequence[LifeEvent]) -> Iterator[str]
 
 
 def _without_journal(life: MessageLife, what: str, began_at: datetime | None) -> Iterator[str]:
-    """That this is not known, if the topic had no journal all the time."""
+    """Yield a sentence that `what` is unknown, if the topic had no journal the whole time."""
     if life.topic is None:
         yield f"{what}: its topic is not known"
     elif life.journal_since is None:

@@ -1,8 +1,8 @@
 """Administration of a log, in a directory or at the address of its server.
 
-Dead letters of a group stand in %DLQ%GROUP in the order in which they died, and the group's own offset there says
-before which one all are dealt with. So dealing with a few in the middle puts those before them, which stay dead, to the
-end. A crash in between may leave some twice, and loses none.
+Dead letters of a group are in %DLQ%GROUP in the order of their death; below the group's own offset there, all are dealt
+with. So to deal with some in the middle, those before them, which stay dead, are appended again at the end. A crash in
+between may duplicate some, and loses none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PAGE = re.compile(r"(\d{1,17})\.(\d{1,18})\.(.+)")
 
 
 class LogAdministration:
-    """See `Administration` for what each method promises."""
+    """The operations of `Administration` on a log."""
 
     def __init__(self, log: LogAccess) -> None:
         self._log = log
@@ -84,7 +84,7 @@ class LogAdministration:
         names = sorted(name for name in self._log.groups() if name > query.after and wanted in name.lower())
         groups: list[GroupSummary] = []
         for name in names[:limit]:
-            with suppress(UnknownGroup):  # deleted this moment, as that of a broadcasting member that ends
+            with suppress(UnknownGroup):  # Deleted since it was listed, like a broadcasting member's.
                 groups.append(self._summary(self._log.group(name)))
         return GroupList(groups=groups, producer_groups=[], next=names[limit - 1] if len(names) > limit else None)
 
@@ -194,7 +194,7 @@ class LogAdministration:
         )
 
     def _left(self, state: GroupState, topic: str) -> int:
-        """What the group has not dealt with of one of its own topics, also in queues that no member has owned yet."""
+        """Return the number of pending messages in one of the group's own topics, also in queues never owned yet."""
         done = {queue.queue: queue.offset or 0 for queue in state.queues}
         kept = self._log.ranges([LogQueue(topic, number) for number in self._log.queues_of(topic)])
         return sum(end - max(begin, done.get(queue, 0)) for queue, (begin, end) in kept.items())
@@ -227,7 +227,10 @@ class LogAdministration:
         return ((rank, letter) for rank, letter in ranked if fits(letter))
 
     def _ranked(self, group: str, after: _Rank) -> Iterator[tuple[_Rank, _Letter]]:
-        """The dead letters of a group behind a rank, each with its own. Ranks never go back, though clocks do."""
+        """Yield the dead letters of a group behind a rank, each with its own.
+
+        Ranks never go back, although clocks may.
+        """
         rank = after if group == after.group else _Rank(0, -1, group)
         for letter in self._letters_of(group, rank.offset + 1):
             rank = _Rank(max(rank.died_at_us, letter.copy.stored_at_us), letter.offset, group)
@@ -240,7 +243,7 @@ class LogAdministration:
         return [group for group in self._log.groups() if self._log.queues_of(DEAD_LETTERS + group)]
 
     def _letters_of(self, group: str, begin: int = 0) -> Iterator[_Letter]:
-        """The dead letters of a group from this offset on, without those that cannot be read. Raises UnknownGroup."""
+        """Yield the dead letters of a group from this offset on, without unreadable ones. Raises UnknownGroup."""
         dead = LogQueue(DEAD_LETTERS + group, 0)
         done = next((state.offset for state in self._log.group(group).queues if state.queue == dead), None)
         kept = self._log.ranges([dead])[dead]
@@ -248,9 +251,9 @@ class LogAdministration:
             yield from chunk.letters
 
     def _chunks(self, group: str, begin: int, end: int, *, skips_unreadable: bool = False) -> Iterator[_Chunk]:
-        """All dead letters between these offsets, some at a time. Raises CorruptLog where they cannot be read.
+        """Yield all dead letters between these offsets in chunks. Raises CorruptLog if they cannot be read.
 
-        skips_unreadable: for who only looks. Others go past what they have got, and must have seen it.
+        skips_unreadable: for listings only. Other callers move the group's offset past a chunk, so none may be missed.
         """
         dead = LogQueue(DEAD_LETTERS + group, 0)
         while begin < end and (found := self._log.fetch({dead: begin})):
@@ -262,7 +265,7 @@ class LogAdministration:
                     raise error
                 if is_unreadable:
                     _log.warning("group.dead_letter_unreadable", "a dead letter is left out: %(error)s", error=error)
-                begin = following  # what is missing, a repair has taken out
+                begin = following  # Missing offsets were removed by a repair.
                 continue
             for batch in fetched.batches:
                 letters = [_letter(group, copy) for copy in batch.messages()]
@@ -276,10 +279,12 @@ class LogAdministration:
             if last is None:
                 continue
             dead = LogQueue(DEAD_LETTERS + group, 0)
-            member = self._log.join(group, ())  # it reads nothing: others keep what they own
+            member = self._log.join(group, ())  # Without topics: other members keep the queues that they own.
             try:
                 offset = member.take_queues([dead]).get(dead)
                 if offset is None:
+                    # The queue has one owner at a time: two processes that move its offset would lose letters of each
+                    # other.
                     raise MisuseError(
                         f"dead letters of group {group} are being dealt with by another process: try again later"
                     )
@@ -289,19 +294,20 @@ class LogAdministration:
                 member.leave({})
 
     def _deal_with(self, member: Membership, chunk: _Chunk, fits: Callable[[_Letter], bool], *, again: bool) -> int:
-        """Those that are wanted go to the retries, or nowhere; the others to the end; then the group goes past all."""
+        """Append wanted letters to the retries (or drop them) and others to the end, then move the group past all."""
         wanted = [letter for letter in chunk.letters if fits(letter)]
         others = [letter.copy for letter in chunk.letters if not fits(letter)]
         if wanted and again:
             self._log.append([again_of(member.group, [letter.tried for letter in wanted], now_us())])
         if others:
             self._log.append([dead_again_of(member.group, others)])
+        # The offset last: a crash before it leaves the chunk in place, so letters are duplicated rather than lost.
         member.store({LogQueue(DEAD_LETTERS + member.group, 0): chunk.end})
         return len(wanted)
 
 
 class _Rank(NamedTuple):
-    """Where a dead letter stands among those of all groups, the longest dead first."""
+    """The position of a dead letter among those of all groups, the longest dead first."""
 
     died_at_us: int
     offset: int
@@ -309,7 +315,7 @@ class _Rank(NamedTuple):
 
 
 class _Letter(NamedTuple):
-    """A dead letter as it stands in the log. offset: of the copy."""
+    """A dead letter in the log. offset: of the copy."""
 
     group: str
     offset: int
@@ -330,7 +336,7 @@ def _rank_of(page: str) -> _Rank:
 
 
 def _letter(group: str, copy: ReceivedMessage) -> _Letter:
-    tried = Tried(copy)  # what another program has put there
+    tried = Tried(copy)  # The fallback for a record that another program has written there.
     with suppress(CorruptLog):
         tried = tried_of(copy)
     assert copy.offset is not None
@@ -338,7 +344,7 @@ def _letter(group: str, copy: ReceivedMessage) -> _Letter:
 
 
 def _fits(which: DeadLetterFilter) -> Callable[[_Letter], bool]:
-    """Whether a dead letter is one of these. Raises InvalidMessage for an id that is none."""
+    """Return a predicate of dead letters for the filter. Raises InvalidMessage for an invalid id."""
     transaction_id, n = parse_id(which.id) if which.id else (None, None)
     since_us = us_of_datetime(which.since) if which.since else 0
     until_us = us_of_datetime(which.until) if which.until else None

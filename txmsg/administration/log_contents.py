@@ -1,4 +1,4 @@
-"""What is in a log: its state, its topics and their queues. For a directory and for a server alike."""
+"""The contents of a log: its state, its topics and their queues, for a directory or a server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from txmsg.metaq.store.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCopy:
-    """A copy of a log, as its leader knows it."""
+    """A copy of a log, as known to its leader."""
 
     name: str
     behind_bytes: int
-    """What is on the leader's disk, and not on that of the copy."""
+    """Bytes on the leader's disk that are not on that of the copy."""
     silent_s: float
-    """Since it last asked for more, which it does every second."""
+    """Seconds since its last request, which it sends every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """A log, and the load of its server. From `release` on None for a directory.
+    """A log, and the load of its server. Fields from `release` on are None for a directory.
 
-    size_bytes, and from `waiting_fetches` on all but `retention_s`: None, too, for users without `describe` on the
-    cluster.
+    size_bytes, and the fields from `waiting_fetches` on except `retention_s`, are also None for users without
+    `describe` on the cluster.
     """
 
     topics: int
@@ -38,28 +38,28 @@ class LogState:
     log_id: int
     generation: int
     size_bytes: int | None
-    """None in Kafka, whose brokers know."""
+    """The size of its files; None in Kafka, whose brokers have them."""
     release: str | None = None
     failure: str | None = None
-    """Why the server accepts no appends; None: it does."""
+    """The reason why the server accepts no appends; None: it does."""
     waiting_fetches: int | None = None
     members: int | None = None
     appending_bytes: int | None = None
     retention_s: float | None = None
-    """Of topics that do not say otherwise; None also for forever."""
+    """The retention of topics without their own; None also for forever."""
     follows: str | None = None
     """The leader of a copy."""
     disk_free_ratio: float | None = None
-    """Of the disk of its files."""
+    """The free share of the disk of its files."""
     certificate_remaining_s: float | None = None
-    """Until the server's certificate expires; None without TLS."""
+    """Seconds until the server's certificate expires; None without TLS."""
     copies: Sequence[LogCopy] | None = None
-    """On other machines, as far as they were heard of lately."""
+    """Its copies on other machines that reported recently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTopic:
-    """A topic of a log. queues: what is kept of each, or how it is damaged."""
+    """A topic of a log. queues: by number, the kept range, or the damage."""
 
     topic: str
     settings: TopicSettings
@@ -67,17 +67,17 @@ class LogTopic:
 
     @property
     def kept(self) -> int:
-        """Offsets that are kept, in all queues that are not damaged."""
+        """The number of kept offsets, in all undamaged queues."""
         return sum(found.end - found.begin for _, found in self.queues if isinstance(found, QueueRange))
 
     @property
     def damage(self) -> str | None:
-        """Of its first damaged queue; None: none is."""
+        """The damage of its first damaged queue; None without one."""
         return next((str(found) for _, found in self.queues if isinstance(found, CorruptLog)), None)
 
 
 def log_state(access: LogAccess) -> LogState:
-    """The state of a log."""
+    """Return the state of a log."""
     topics = access.topics()
     topic_count, queue_count = len(topics), sum(map(len, topics.values()))
     if not isinstance(access, RemoteLog):
@@ -121,7 +121,7 @@ def log_state(access: LogAccess) -> LogState:
 def log_topics(
     access: LogAccess, limit: int | None = None, *, after: str = "", contains: str = ""
 ) -> tuple[Sequence[LogTopic], str | None]:
-    """The first topics by name that come after this one and have this in their names; what names the next page."""
+    """Return the first topics after `after` whose names contain `contains`, by name, and `after` of the next page."""
     found = access.topics()
     names = sorted(name for name in found if name > after and contains.lower() in name.lower())
     shown = names[:limit]
@@ -140,10 +140,10 @@ def log_topics(
 
 
 def require_read(access: LogAccess, topic: str, before: TopicSettings, after: TopicSettings) -> None:
-    """Raises MisuseError if queues that groups read so far are not read any more, and a group is not at their end."""
+    """Raises MisuseError if a change ends the reading of queues that a group has not read to the end."""
     gone = [number for number in access.queues_of(topic) if before.gives(number) and not after.gives(number)]
     if not gone or after.permission is not before.permission:
-        return  # which stops groups for a while, and drops nothing
+        return  # A change of permission stops groups for a while, and drops nothing.
     for group in access.groups():
         for state in access.group(group).queues:
             waiting = state.kept.end - max(state.kept.begin, state.offset or 0)
@@ -156,10 +156,11 @@ def require_read(access: LogAccess, topic: str, before: TopicSettings, after: To
 
 
 def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, QueueRange | CorruptLog]:
-    """What is kept of each queue; of a damaged one, how it is."""
+    """Return the kept range of each queue, or its damage."""
     try:
         return {**access.ranges(queues)}
     except CorruptLog as exc:
         if len(queues) == 1:
             return {queues[0]: exc}
+    # One call for all queues is the rule; each by itself only after it failed, to find the damaged ones.
     return {queue: _kept(access, [queue])[queue] for queue in queues}

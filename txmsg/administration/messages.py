@@ -18,14 +18,14 @@ from txmsg.wire.start import Start
 from txmsg.wire.values import Natural, NumberRange
 
 Decider: TypeAlias = Literal["sender", "client", "check", "person"]
-"""Who decided that a message is delivered: sender, of one that was sent plain; client; check, a check-back; person."""
+"""The decider of a delivery: sender, for a plain message; client; check, a check-back; person, an operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowseStart:
-    """Where to begin among the stored messages of a topic: at either an offset or a time. queue: None: in all of them.
+    """A position among the stored messages of a topic: an offset or a time. queue None: in all queues.
 
-    at: at the first message of each queue that was stored then, or later.
+    at: the first message of each queue that was stored at this time or later.
     """
 
     queue: Natural | None = None
@@ -35,9 +35,9 @@ class BrowseStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """Which messages: either of a key or of an id, in any state; or stored ones, from a place in a topic on.
+    """A query of messages: of a key or an id, in any state; or of stored ones, from a position in a topic on.
 
-    id: of a message (UUID.NUMBER) or a transaction (UUID). topic: of the place; with a key only in this one.
+    id: of a message (UUID.NUMBER) or a transaction (UUID). topic: of the position; with a key, only in this one.
     """
 
     key: str = ""
@@ -46,12 +46,12 @@ class MessageQuery:
     place: BrowseStart | None = None
     limit: Annotated[int, NumberRange(1, 10_000)] = 100
     with_bodies: bool = False
-    """And headers."""
+    """True: with headers and bodies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """A message. What does not apply to its state is None. headers and body are empty unless they were asked for.
+    """A message. Fields that do not apply to its state are None. headers and body are empty unless asked for.
 
     state: half, it waits for the outcome of its transaction; decided, it is committed and waits for an earlier half
     message of its ordering key; scheduled, it is committed and waits for its time; stored, in its queue; dropped, gone
@@ -64,9 +64,9 @@ class FoundMessage:
     topic: str
     queue: int
     offset: int | None = None
-    """Of a stored or dropped one."""
+    """The offset of a stored or dropped message."""
     segment: int | None = None
-    """Of a stored one."""
+    """The segment of a stored message."""
     decided_by: Decider | None = None
     key: str | None = None
     tag: str | None = None
@@ -74,33 +74,33 @@ class FoundMessage:
     headers: Mapping[str, str]
     body: bytes
     is_withheld: bool = False
-    """They were asked for, and left out: the caller may not read the topic."""
+    """True if headers and body were asked for and left out, because the caller may not read the topic."""
     body_size_bytes: int
     born_at: datetime
-    """The sender's clock."""
+    """The time of sending, by the sender's clock."""
     half_stored_at: datetime | None = None
-    """None: a plain send, or not known."""
+    """None: a plain send, or unknown."""
     stored_at: datetime | None = None
-    """When it was committed, of a stored or scheduled one."""
+    """The time of the commit of a stored or scheduled message."""
     deliver_at: datetime | None = None
-    """None: at once."""
+    """The due time; None: at once."""
     producer_group: str | None = None
-    """From here on: of a half message."""
+    """This and the three following fields are of a half message."""
     checks: int | None = None
     next_check_at: datetime | None = None
     parked_reason: str | None = None
-    """None while checks go on."""
+    """None while checks continue."""
     groups_retrying: int = 0
-    """How many groups are to try it again."""
+    """The number of groups with a retry of it."""
     groups_dead: int = 0
-    """Of how many it is a dead letter."""
+    """The number of groups in which it is a dead letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePage:
-    """Messages: the newest first; from a place on, the first stored one first.
+    """Messages, the newest first; from a position on, the first stored one first.
 
-    more: there are others, behind the limit, or behind 16 MiB of bodies.
+    more: the limit, or 16 MiB of bodies, left some out.
     """
 
     messages: Sequence[FoundMessage]
@@ -109,7 +109,7 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceQuery:
-    """Whose life: of the messages of either an id or a key, as in MessageQuery. limit: with a key."""
+    """A query of the lives of messages, by an id or a key as in MessageQuery. limit: with a key."""
 
     id: str = ""
     key: str = ""
@@ -119,18 +119,18 @@ class TraceQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeInGroup:
-    """What became of a stored message in one consumer group, by the cursors as written.
+    """The state of a stored message in one consumer group, by the written cursors.
 
-    state: waiting, or in the hands of a consumer at this moment; done, acknowledged, or of a tag that the group does
-    not want; retrying; dead.
+    state: waiting: not delivered yet, or being handled; done: acknowledged, or its tag is not subscribed to; retrying;
+    dead.
     """
 
     group: str
     state: Literal["waiting", "done", "retrying", "dead"]
     attempts: int
-    """Deliveries that failed."""
+    """The number of failed deliveries."""
     next_attempt_at: datetime | None = None
-    """Of a retry; None: when an earlier message of its ordering key is done."""
+    """The due time of a retry; None: after an earlier message of its ordering key is done."""
     died_at: datetime | None = None
     generation: int
     failures: Sequence[AttemptFailure]
@@ -138,7 +138,10 @@ class LifeInGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeInMirror:
-    """Whether a mirror has a stored message, under the same topic, queue and offset. log: None before its first run."""
+    """The state of a stored message in a mirror, under the same topic, queue and offset.
+
+    log: None before its first run.
+    """
 
     mirror: str
     log: str | None = None
@@ -147,7 +150,7 @@ class LifeInMirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """An entry of a topic's journal. What does not apply to its event is None."""
+    """An entry of a topic's journal. Fields that do not apply to its event are None."""
 
     seq: int
     """Orders entries of one moment."""
@@ -171,11 +174,11 @@ class JournalEntry:
         "lost",  # entries of any message that a broker could not write; count: how many
     ]
     group: str | None = None
-    """Of the producer or the consumer."""
+    """The group of the producer or the consumer."""
     by: str | None = None
-    """The client that did it, or client, check or person of an outcome; None: not known."""
+    """The client that did it, or client, check or person of an outcome; None: unknown."""
     attempt: int | None = None
-    """Of a delivery or a check."""
+    """The number of a delivery or a check."""
     detail: str | None = None
     """The reason of a failure, the answer to a check."""
     until: datetime | None = None
@@ -184,7 +187,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageJournal:
-    """What a topic's journal has on a message: its first 10,000 entries. since: None: it is off."""
+    """A topic's journal of a message: its first 10,000 entries. since None: the journal is off."""
 
     since: datetime | None = None
     entries: Sequence[JournalEntry] = ()
@@ -192,7 +195,7 @@ class MessageJournal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedMessage:
-    """A message, and what is known of it."""
+    """A message, and its state in groups, mirrors and the journal."""
 
     message: FoundMessage
     groups: Sequence[LifeInGroup] = ()
@@ -202,14 +205,14 @@ class TracedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """A transaction of which no message is left: it was rolled back, or taken back. None: not known.
+    """A transaction without remaining messages: it was rolled back, or taken back. None: unknown.
 
     topic, half_stored_at and producer_group: of its first message.
     """
 
     at: datetime
     taken_back: bool
-    """It was committed, and its messages recalled, or deleted with their topic."""
+    """True if it was committed, and its messages recalled, or deleted with their topic."""
     topic: str | None = None
     half_stored_at: datetime | None = None
     producer_group: str | None = None
@@ -219,7 +222,7 @@ class EndedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What is known of messages, the newest first. ended: of an id without messages, as long as that is remembered."""
+    """Lives of messages, the newest first. ended: the transaction of an id without messages, while remembered."""
 
     messages: Sequence[TracedMessage] = ()
     ended: EndedTransaction | None = None
@@ -228,7 +231,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """Whose bodies become unreadable: of messages (UUID.NUMBER) or transactions (UUID) of an erasable topic."""
+    """An erasure of bodies of messages (UUID.NUMBER) or transactions (UUID) of an erasable topic."""
 
     topic: str
     ids: Sequence[str]
@@ -237,7 +240,10 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedMessages:
-    """What an erasure did with an id. found: messages with a key; erased: of these, those that had one until now."""
+    """The result of an erasure for an id.
+
+    found: its messages with a key, also a deleted one; erased: those whose key this call deleted.
+    """
 
     id: str
     found: int
@@ -246,7 +252,7 @@ class ErasedMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """By id, in the order of the request."""
+    """The results of an erasure, in the order of the request."""
 
     results: Sequence[ErasedMessages]
 
@@ -257,12 +263,12 @@ class MessagesService:
     find: Final = Method("Messages/Find", MessageQuery, MessagePage)
     trace: Final = Method("Messages/Trace", TraceQuery, Trace)
     erase: Final = Method("Messages/Erase", Erasure, Erased)
-    """Forgets the keys of bodies, for good. Idempotent."""
+    """Delete the keys of bodies, for good. Idempotent."""
     body_keys: Final = BODY_KEYS
 
 
 def place_of(start: Start, queue: int | None) -> BrowseStart:
-    """Where to begin among stored messages. Raises MisuseError for `latest`, behind which nothing is stored."""
+    """Return a position among stored messages. Raises MisuseError for `latest`, behind which nothing is stored."""
     if start.kind == "latest":
         raise MisuseError("nothing is stored behind the latest message: give earliest, an offset or a time")
     if start.kind == "time":
@@ -271,5 +277,5 @@ def place_of(start: Start, queue: int | None) -> BrowseStart:
 
 
 def content_of(ask: AskBroker, id: str) -> FoundMessage | None:
-    """A message (UUID.NUMBER) with headers and body; None if it is only a retry or dead letter any more, or gone."""
+    """Return a message (UUID.NUMBER) with headers and body; None if it is gone, or only a retry or dead letter."""
     return next(iter(ask(MessagesService.find, MessageQuery(id=id, limit=1, with_bodies=True)).messages), None)

@@ -41,7 +41,7 @@ _BATCHES_PER_S: Final = 2.0
 
 
 class NotifyAdministration:
-    """See `Administration` for what each method promises."""
+    """The operations of `Administration` on a Notify database."""
 
     def __init__(self, ask: AskBroker) -> None:
         self._ask = ask
@@ -102,10 +102,13 @@ class NotifyAdministration:
         limit = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, round(rate / _BATCHES_PER_S)))
         batch = DeadLetterBatch(which=selection.which, limit=limit)
         done, started_at = 0, time.monotonic()
+        # Batch by batch: each is one transaction at the broker, so a stop in between leaves whole letters.
         while redriven := self._ask(DeadLettersService.redrive, batch).count:
             yield redriven
             done += redriven
             if rate is not None and done < selection.count:
+                # From the start rather than between batches: time spent in calls counts, so that the average meets
+                # the rate.
                 time.sleep(max(0.0, started_at + done / rate - time.monotonic()))
 
     def purge(self, selection: Selection) -> Iterator[int]:

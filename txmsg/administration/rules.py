@@ -1,4 +1,4 @@
-"""Rules of access: who may do what."""
+"""Rules of access: the rights of users and roles."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from txmsg.wire.method import Method
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleQuery:
-    """Whose rules: those of a user with its roles' rules, or of `role:NAME`; "": all."""
+    """A query of rules of a user, with those of its roles, or of `role:NAME`; "": all."""
 
     subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleList:
-    """Rules by subject; those of role:admin are built in, and listed for who has the role."""
+    """Rules by subject; those of role:admin are built in, and listed for users with the role."""
 
     rules: Sequence[Rule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleAdded:
-    """changed: False if the rule was there."""
+    """The reply to that. changed: False if the rule existed."""
 
     changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRemoved:
-    """changed: the rule was there. still: another one, which allows the same."""
+    """The reply to that. changed: the rule existed. still: another rule that allows the same."""
 
     changed: bool
     still: Rule | None = None
@@ -41,7 +41,7 @@ class RuleRemoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleChecked:
-    """Whether something is allowed, and a rule that allows it. roles: of the user."""
+    """The result of a check, and a rule that allows it. roles: of the user."""
 
     allowed: bool
     rule: Rule | None = None
@@ -53,8 +53,8 @@ class RulesService:
 
     list: Final = Method("Rules/List", RuleQuery, RuleList)
     allow: Final = Method("Rules/Allow", Rule, RuleAdded)
-    """Adds a rule. Idempotent."""
+    """Add a rule. Idempotent."""
     deny: Final = Method("Rules/Deny", Rule, RuleRemoved)
-    """Takes a rule away. Idempotent."""
+    """Remove a rule. Idempotent."""
     check: Final = Method("Rules/Check", Rule, RuleChecked)
-    """Whether its subject may do this now; a prefix and `*`: with all names that begin so."""
+    """Check if the subject may do this now; for a prefix and `*`: with all names that have the prefix."""

@@ -1,4 +1,4 @@
-"""Schemas of the payloads of topics, by version. Clients compare them; a broker keeps what it is given."""
+"""Schemas of the payloads of topics, by version. Clients compare them; brokers only store them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from txmsg.wire.values import Natural32, NumberRange
 Steps: TypeAlias = Generator[tuple[Method[Any, Any], Any], Any, bool]
 
 VERSIONS_MAX: Final = 100
-"""Of a topic."""
+"""The largest number of versions of a topic."""
 _ATTEMPTS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaQuery:
-    """The first versions by topic and version after these: of one topic, or of all that the user may see.
+    """A query of versions by topic and version, after the given ones: of one topic, or of all visible to the user.
 
     All versions of a topic are one page.
     """
 
     topic: str = ""
     after_topic: str = ""
-    """The last one of the page before."""
+    """The last topic of the page before."""
     after_version: Natural32 = 0
     limit: Annotated[int, NumberRange(1, VERSIONS_MAX)] = VERSIONS_MAX
 
@@ -44,7 +44,7 @@ class SchemaPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterSchema:
-    """A version to be added to a topic, which is created as by a send.
+    """A version to add to a topic, which is created as by a send.
 
     after: the latest version, with which it was compared; 0: there was none. schema: a JSON Schema.
     """
@@ -58,7 +58,10 @@ class RegisterSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRegistered:
-    """registered False: `after` is not the latest version; schemas: those that are there, to be compared with."""
+    """The reply to that.
+
+    registered False: `after` is not the latest version; schemas: the existing ones, to compare.
+    """
 
     registered: bool
     schemas: Sequence[SchemaVersion] = ()
@@ -66,7 +69,7 @@ class SchemaRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteSchema:
-    """A version to be deleted. latest: also if it is the latest one. dry_run: only refuses as the call without it."""
+    """A version to delete. latest: even the latest one. dry_run: deletes nothing, and is refused like the deletion."""
 
     topic: str
     version: Annotated[int, NumberRange(1, 2**31 - 1)]
@@ -83,7 +86,7 @@ class SchemasService:
 
 
 def schemas_of(ask: AskBroker, topic: str = "") -> Iterator[SchemaVersion]:
-    """The versions of a topic, or of all, by topic and version."""
+    """Yield the versions of a topic, or of all, by topic and version."""
     query, more = SchemaQuery(topic=topic), True
     while more:
         page = ask(SchemasService.list, query)
@@ -94,7 +97,7 @@ def schemas_of(ask: AskBroker, topic: str = "") -> Iterator[SchemaVersion]:
 
 
 def register_schema(ask: AskBroker, topic: Topic[Any]) -> bool:
-    """Adds the schema of a topic; False: it was there. Raises MisuseError for one that must not be added."""
+    """Register the schema of a topic. Return False if it existed. Raises MisuseError for an incompatible one."""
     steps = registration(topic)
     call = next(steps)
     try:
@@ -105,13 +108,13 @@ def register_schema(ask: AskBroker, topic: Topic[Any]) -> bool:
 
 
 def registration(topic: Topic[Any]) -> Steps:
-    """The same, step by step, for who blocks and who awaits: each gives a method and a request, and is sent the reply.
+    """Register step by step, for blocking and awaiting callers: yields a method and a request, and is sent the reply.
 
-    Returns whether the schema was added. Raises MisuseError for one that must not be added.
+    Returns True if the schema was added. Raises MisuseError for an incompatible one.
     """
     new = schema_of(topic)
     after = 0
-    for _ in range(_ATTEMPTS_MAX):  # others may register the next version meanwhile
+    for _ in range(_ATTEMPTS_MAX):  # The broker refuses a stale `after`: another client may register meanwhile (0086).
         request = RegisterSchema(
             topic=new.topic, version=new.version, content_type=new.content_type, schema=new.schema, after=after
         )

@@ -1,4 +1,4 @@
-"""Settings of a Notify database at run time: what brokers use, changes and their history, and what clients watch."""
+"""Settings of a Notify database at run time: values in use, changes and their history, and watches of clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.wire.values import Natural, NumberRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedSetting:
-    """What a broker uses. value: in words; passwords are hidden. source: where it comes from, in words."""
+    """A setting in use at a broker. value: in words; passwords are hidden. source: of the value, in words."""
 
     name: str
     value: str
@@ -25,7 +25,7 @@ class UsedSetting:
 class SettingChange:
     """A change at run time. name: SCOPE.NAME, and @TARGET for one group or broker. value: None if it was unset.
 
-    version: rises over all settings.
+    version: ascending over all settings.
     """
 
     name: str
@@ -37,9 +37,9 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsInUse:
-    """What one broker uses, and what is set at run time for all, by name.
+    """The settings in use at one broker, and those set at run time for all, by name.
 
-    broker: its id. version: of the newest change of all; 0: there is none.
+    broker: its id. version: of the newest change of any setting; 0 without one.
     """
 
     broker: str
@@ -50,10 +50,10 @@ class SettingsInUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """Sets, unsets (without `value`) or rolls back (`as_of` a version, to the value it had then) one setting.
+    """A request to set, unset (without `value`) or roll back (to its value `as_of` a version) one setting.
 
-    version: refused unless the setting is at this version; 0: not set before. changed_by: kept without authentication
-    only; with it, the user of the call is.
+    version: refused unless the setting is at this version; 0: not set before. changed_by: used only without
+    authentication; with it, the user of the call is recorded.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingHistoryQuery:
-    """Of which setting; "": of all, the newest 100 changes."""
+    """A query of a setting's changes; "": of all, the newest 100."""
 
     name: str = ""
 
@@ -79,9 +79,9 @@ class SettingHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings:
-    """Waits until the newest change is another one than this version, at most wait_ms; prefixes: of names.
+    """A request that waits for a change newer than `version`, at most wait_ms. prefixes: of names.
 
-    version: that was told last; 0: none.
+    version: of the last reply; 0: none.
     """
 
     prefixes: Sequence[str] = ()
@@ -91,7 +91,7 @@ class WatchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedSettings:
-    """All that are set and whose names begin so, not only those that changed; version: of the newest change of all."""
+    """All set settings with the prefixes, not only changed ones. version: of the newest change of any setting."""
 
     version: int
     settings: Sequence[SettingChange]

@@ -1,4 +1,4 @@
-"""The topics of a Notify database: their settings, and what is in them."""
+"""The topics of a Notify database: their settings and contents."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ QueueCount = Annotated[int, NumberRange(1, QUEUES_MAX)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicWithSettings:
-    """A topic with its settings. A later release may know other words than `TopicChange` names here."""
+    """A topic with its settings. A later release may use other values than those of `TopicChange`."""
 
     topic: str
     queues: int
     write_queues: int
-    """Messages enter the first of them."""
+    """Messages enter this many of its first queues."""
     read_queues: int
-    """Messages are delivered from the first of them."""
+    """Messages are delivered from this many of its first queues."""
     ordered_queues: int
-    """Ordering keys are spread over the first of them."""
+    """Ordering keys are spread over this many of its first queues."""
     permission: str
     durability: str
     unread: str
-    """What becomes of messages that are too old and not read by a group."""
+    """Keep or drop messages that are too old and that a group has not read."""
     message_type: str
-    """Of the messages that it takes."""
+    """The type of messages that it accepts."""
     send_rate_max: float | None = None
     """Messages per second and broker; None: unlimited."""
     journal_since: datetime | None = None
-    """When its journal was switched on; None: it is off."""
+    """The time at which its journal was switched on; None: it is off."""
     erasable_s: float | None = None
-    """For how long keys of its bodies are kept; None: they are not encrypted."""
+    """Seconds for which keys of its bodies are kept; None: they are not encrypted."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """What is to change of a topic. None: it stays as it is. Command and console offer each field."""
+    """A change of a topic's settings. None: unchanged. Command and console offer each field."""
 
     queues: QueueCount | None = setting("Total number of queues; can only grow.")
     write_queues: QueueCount | None = setting("Number of queues that accept messages.")
@@ -78,9 +78,9 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """A topic to be created; one that exists is left as it is, and refused if what is given differs.
+    """A topic to create; an existing one is left unchanged, and the request refused if given values differ.
 
-    queues None: as many as the broker gives topics that it creates by itself. message_type None: any. erasable_s None:
+    queues None: the broker's number for topics that it creates by itself. message_type None: any. erasable_s None:
     bodies are not encrypted.
     """
 
@@ -92,7 +92,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """A topic that is there now. created: False if it was there before."""
+    """The topic that exists now. created: False if it existed before."""
 
     topic: str
     queues: int
@@ -102,7 +102,7 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicQuery:
-    """The first topics by name after this one whose names contain this, whatever the case."""
+    """A query of topics by name: the first ones after `after` whose names contain `contains`, case-insensitive."""
 
     limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     after: str = ""
@@ -112,7 +112,7 @@ class TopicQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSummary:
-    """A topic, how many messages are in its queues, and how many have ever entered them."""
+    """A topic, the number of messages in its queues, and the number that have ever entered them."""
 
     settings: TopicWithSettings
     kept: Natural
@@ -121,7 +121,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPage:
-    """Topics by name. next: what names the page after this one; None for the last one."""
+    """Topics by name. next: `after` of the next page; None for the last one."""
 
     topics: Sequence[TopicSummary]
     next: str | None = None
@@ -129,7 +129,7 @@ class TopicPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicName:
-    """Which topic."""
+    """A topic, by its name."""
 
     topic: str
 
@@ -145,7 +145,7 @@ class TopicQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSegment:
-    """A segment, which topics share, and how many messages of a topic are in it. closed_at None: it takes messages."""
+    """A segment, shared by topics, and the number of a topic's messages in it. closed_at None: it accepts messages."""
 
     id: Natural
     opened_at: datetime
@@ -155,7 +155,7 @@ class TopicSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicGroup:
-    """How far a group is behind in a topic, in messages, by its cursors as written."""
+    """The lag of a group in a topic, in messages, by its written cursors."""
 
     group: str
     waiting: Natural
@@ -165,32 +165,32 @@ class TopicGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDetails:
-    """A topic whole. halves: undecided or held back; scheduled: not due yet."""
+    """All details of a topic. halves: undecided or held back; scheduled: not due yet."""
 
     settings: TopicWithSettings
     queues: Sequence[TopicQueue]
     segments: Sequence[TopicSegment]
-    """Those that are kept, the oldest first. One is dropped whole, when all in it is older than the retention."""
+    """The kept segments, the oldest first. A segment is dropped whole, once all its messages exceed the retention."""
     retention_s: float
-    """After it is closed, a segment is kept for so long at least."""
+    """Seconds for which a closed segment is kept at least."""
     groups: Sequence[TopicGroup]
     halves: Natural
     scheduled: Natural
 
     @property
     def kept(self) -> int:
-        """Messages that are in its queues."""
+        """The number of messages in its queues."""
         return sum(queue.end - queue.begin for queue in self.queues)
 
     @property
     def entered(self) -> int:
-        """Messages that have ever entered its queues."""
+        """The number of messages that have ever entered its queues."""
         return sum(queue.end for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTopic:
-    """Settings to be changed, all or nothing; refused while a change would leave messages behind."""
+    """A change of settings, all or none; refused while it would leave messages undelivered."""
 
     topic: str
     change: TopicChange
@@ -198,9 +198,9 @@ class AlterTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic:
-    """A topic to be deleted with all its messages; refused while something in it is waited for.
+    """A topic to delete with all its messages; refused while messages in it are undecided or unread.
 
-    force: also what is undecided, and what groups have not read. dry_run: changes nothing; refused as without it.
+    force: delete those, too. dry_run: deletes nothing, and is refused like the deletion.
     """
 
     topic: str
@@ -209,7 +209,7 @@ class DeleteTopic:
 
 
 class TopicsService:
-    """The service Topics. `settings` counts nothing, which takes `show` long in a topic of many messages."""
+    """The service Topics. Unlike `show`, `settings` counts no messages, which takes long in a large topic."""
 
     create: Final = Method("Topics/Create", CreateTopic, CreatedTopic)
     list: Final = Method("Topics/List", TopicQuery, TopicPage)
