@@ -1,4 +1,4 @@
-"""Who makes a call, and whether it is allowed. Without access keys, every call is, as the gateway's own user."""
+"""Identifies callers, and checks their calls. Without access keys every call is allowed, as the gateway's own user."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from txmsg.wire.table import network_of
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _CLIENT_ID_LENGTH_MAX: Final = 512
-"""Official clients join names of hosts, numbers of processes and the like. It is remembered for a minute."""
+"""Maximum characters of a client id: host names, process numbers and the like. Ids are remembered for a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayCaller:
-    """Who has made a call. client_id: the gateway's id of the client; clients of different users never share one."""
+    """The caller of a call. client_id: the gateway's id of the client; clients of different users never share one."""
 
     client_id: str
     principal: Principal
     host: str = ""
-    """Where the call comes from."""
+    """The address of the client."""
 
     @property
     def payer(self) -> str:
-        """Whom a share of the gateway is counted for: the user, or the address. Ids are chosen by clients."""
+        """The user, or the address, to which a share of the gateway is charged. Not the client id, which clients
+        choose.
+        """
         return network_of(self.host) if self.principal is ANYONE else self.principal.name
 
 
 class CallAdmission:
-    """Admits every call."""
+    """An admission that allows every call."""
 
     async def enter(self, call: GrpcCall) -> GatewayCaller:
         """Identify the caller by the headers of the call; its request is read later.
@@ -47,7 +49,7 @@ class CallAdmission:
         return GatewayCaller(client_id_of(call.headers), ANYONE, host_of(call.peer))
 
     def closed(self) -> str:
-        """Why nobody is admitted now; empty if callers may be."""
+        """Return the reason why all callers are refused now; empty if they are not."""
         return ""
 
     def staying(self, method: str, request: Any, caller: GatewayCaller) -> AbstractAsyncContextManager[object]:
@@ -59,13 +61,13 @@ class CallAdmission:
         return nullcontext()
 
     def check(self, method: str, request: Any, caller: GatewayCaller) -> None:
-        """Check that the caller may do this now. request: a frame, in a stream. Raises Unauthenticated,
-        PermissionDenied.
+        """Raise Unauthenticated or PermissionDenied unless the caller may do this now. request: a frame, in
+        a stream.
         """
         del method, request, caller
 
     async def pace(self, method: str, request: Any, caller: GatewayCaller) -> None:
-        """Return when the user's rates allow the call. Raises Overloaded, and what `check` raises."""
+        """Wait until the user's rates allow the call. Raises Overloaded, and the errors of `check`."""
         del method, request, caller
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -73,12 +75,14 @@ class CallAdmission:
         del changed
 
     def may_be_asked(self, topic: str, caller: GatewayCaller) -> bool:
-        """Whether this client may be asked for outcomes of this topic now: a check shows it the message."""
+        """Return True if this client may be asked for outcomes of this topic now: a check shows it the message."""
         del topic, caller
         return True
 
     def may_receive(self, group: str, topic: str, caller: GatewayCaller) -> bool:
-        """Whether this client may still receive messages of this topic in this group, and so keep those that it has."""
+        """Return True if this client may still receive this topic in this group, and so keep the messages
+        that it has.
+        """
         del group, topic, caller
         return True
 

@@ -1,4 +1,4 @@
-"""The settings that clients are given: what they ask for, limited by what is supported and by their group."""
+"""The settings that clients are given: their own requests, limited by what is supported and by their group."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 RECEIVED_MAX: Final = 32
-"""Messages of one receive."""
+"""Maximum messages of one receive."""
 _ATTEMPTS_MAX: Final = 17
 _POLL_S: Final = 5
 _TIMEOUT_S: Final = 2.0
-"""Of a look at a group: clients wait for 3 s when they start."""
+"""Seconds for reading a group's settings: clients wait for 3 s when they start."""
 _LITE: Final = frozenset({pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 
@@ -35,7 +35,7 @@ _SENDING: Final = pb.RetryPolicy(
 )
 _DELAYS_S: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600)
 _NODE_JS: Final = 8
-"""Of `user_agent.language`; its client reads exponential delays only, and the one for Python listed ones only."""
+"""The `user_agent.language` of Node.js, whose client reads exponential delays only; Python's reads listed ones only."""
 
 
 def check_kind(kind: pb.ClientType) -> None:
@@ -71,7 +71,7 @@ class Agreements:
         return agreed
 
     async def _group(self, subscription: pb.Subscription) -> GroupSettings:
-        """How the group is set; as new ones are, if there is none yet."""
+        """Return the group's settings; the defaults for an unknown group."""
         if not subscription.HasField("group"):
             return GroupSettings()
         name = group_of(subscription.group)
@@ -90,7 +90,7 @@ class Agreements:
 
 
 def _retries(group: GroupSettings, language: int) -> pb.RetryPolicy:
-    """How often a consumer tries a message, and what it waits in between: as its group says."""
+    """Return the group's maximum of attempts and its delays, in a form that the client's language reads."""
     attempts_max = _ATTEMPTS_MAX if group.retries_max is None else group.retries_max + 1
     delays_s = [math.ceil(delay_s) for delay_s in group.retry_delays_s or _DELAYS_S]  # Python's client cuts fractions
     if language == _NODE_JS:

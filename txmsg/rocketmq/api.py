@@ -42,7 +42,7 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 INVISIBLE_S: Final = (10.0, 12 * 3600.0)
 _WAIT_S_MAX: Final = 20.0
 _WAIT_MARGIN_S: Final = 1.0
-"""So much before a call's deadline it is answered."""
+"""Seconds before a call's deadline at which it is answered."""
 _STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -78,11 +78,11 @@ class Api:
 
     @property
     def waiting(self) -> int:
-        """How many receives are under way."""
+        """The number of receives that wait for messages."""
         return len(self._waiting)
 
     def stop(self) -> None:
-        """Waiting receives return, and Telemetry streams end."""
+        """End waiting receives and Telemetry streams."""
         self._stopping.set()
         now = asyncio.get_running_loop().time()
         for patience in self._waiting:
@@ -126,7 +126,7 @@ class Api:
         kind: type[RequestT],
         reply: Callable[..., Any],
     ) -> Method:
-        """Return a method with one request and one reply: exceptions become a status."""
+        """Wrap a method with one request and one reply: exceptions become a status."""
 
         async def replied(call: GrpcCall) -> Any:
             try:
@@ -154,7 +154,7 @@ class Api:
         return answer
 
     async def _admitted(self, call: GrpcCall) -> GatewayCaller:
-        """Who calls; its connection is not a stranger any more. Raises CallRefused, TxmsgError."""
+        """Return the caller; its connection is then no longer a stranger's. Raises CallRefused, TxmsgError."""
         caller = await self._door.enter(call)
         principal = caller.principal
         call.admitted("" if principal is ANYONE else principal.name, is_admin=principal.is_admin)
@@ -186,7 +186,9 @@ class Api:
     async def query_assignment(
         self, request: pb.QueryAssignmentRequest, _: GatewayCaller
     ) -> pb.QueryAssignmentResponse:
-        """Every member of a group polls every broker, which gives each message to one of them."""
+        """Return every broker: each member of a group polls all of them, and a broker gives each message to
+        one member.
+        """
         group_of(request.group)
         queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
         return pb.QueryAssignmentResponse(
@@ -205,7 +207,7 @@ class Api:
         return pb.NotifyClientTerminationResponse(status=OK)
 
     async def telemetry(self, call: GrpcCall) -> None:
-        """A client's stream: the client sends its settings, and the gateway asks for outcomes of transactions."""
+        """Serve a client's stream: the client sends its settings, and the gateway asks for outcomes of transactions."""
         try:
             caller = await self._admitted(call)
             try:
@@ -259,7 +261,7 @@ class Api:
                 self._clients.names(client.id, topics)
 
     async def _known(self, named: Iterable[pb.Resource]) -> list[str]:
-        """Return those of the last topics that exist, or may exist. Unknown ones are refused where they are used."""
+        """Return those of the last topics that exist, or may exist. Unknown ones are refused at their use."""
         topics = []
         for resource in list(named)[-TOPICS_MAX:]:
             with suppress(CallRefused):
@@ -311,7 +313,9 @@ class Api:
     async def end_transaction(
         self, request: pb.EndTransactionRequest, caller: GatewayCaller
     ) -> pb.EndTransactionResponse:
-        """COMMIT and ROLLBACK are final. Anything else leaves the transaction undecided: it is checked again later."""
+        """Report an outcome: COMMIT and ROLLBACK are final. Any other leaves the transaction undecided; it is checked
+        later.
+        """
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
         )
@@ -329,7 +333,7 @@ class Api:
     # ---- receiving
 
     async def receive(self, call: GrpcCall) -> None:
-        """If there are no messages, only the status; otherwise the status, the messages, and the time of delivery."""
+        """Stream the status, then the messages and the time of delivery; only the status if there are no messages."""
         try:
             caller, request = await self._entered("ReceiveMessage", pb.ReceiveMessageRequest, call)
             invisible_s = _invisible_s(request)
@@ -412,7 +416,7 @@ class Api:
     async def change_invisible(
         self, request: pb.ChangeInvisibleDurationRequest, caller: GatewayCaller
     ) -> pb.ChangeInvisibleDurationResponse:
-        """For push consumers: refuses a message. For simple consumers: extends or shortens its time, or returns it."""
+        """Refuse a message, for push consumers. For simple consumers, extend or shorten its time, or return it."""
         member = ClientSubscription(group_of(request.group), caller.client_id, topic_of(request.topic))
         handle = Handle.parse(request.receipt_handle)
         invisible_s = _seconds(request.invisible_duration)

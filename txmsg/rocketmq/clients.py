@@ -1,4 +1,4 @@
-"""The connected clients, and which of them to ask for the outcome of a transaction. Belongs to one loop."""
+"""The connected clients, and the choice of one to ask for a transaction's outcome. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 CHECK_S_MAX = 8.0
-"""How long a client may take to answer; a broker that is not answered asks again later."""
+"""Seconds that a client has to answer; a broker that gets no answer checks again later."""
 TOPICS_MAX = 256
-"""Topics of a client that it can be asked about: of more, those named or sent to last."""
+"""Maximum topics that a client can be asked about: of more, those named or sent to last."""
 _COMMANDS_MAX = 64
-"""Commands that wait for a client that does not read: further ones are not for it."""
+"""Maximum commands that wait for a client that does not read; others are then asked instead."""
 
 
 class Sends(enum.Enum):
-    """What a client has sent to a topic that it declares. A client that sends only plain messages cannot answer checks.
+    """The kinds of messages that a client has sent to a topic that it declares.
 
-    A client that has sent nothing may be able to: it may have replaced a producer that died.
+    A client that sends only plain messages cannot answer checks. A client that has sent nothing may be able to: it may
+    have
+    replaced a producer that died.
     """
 
     NOTHING = enum.auto()
@@ -37,24 +39,26 @@ class Sends(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class GatewayClient:
-    """A client, while one of its Telemetry streams is open."""
+    """A client with an open Telemetry stream."""
 
     id: str
     may_be_asked: Callable[[str], bool] = field(default=lambda _: True, repr=False)
-    """About transactions of this topic, now: it is shown the message then."""
+    """True if it may be asked about transactions of this topic now: it is then shown the message."""
     topics: dict[str, Sends] = field(default_factory=dict)
-    """That it names or sends to; at most TOPICS_MAX."""
+    """The topics that it names or sends to; at most TOPICS_MAX."""
     commands: asyncio.Queue[pb.TelemetryCommand] = field(default_factory=lambda: asyncio.Queue(_COMMANDS_MAX))
     unanswered: int = 0
-    """How often it was asked since it last ended a transaction."""
+    """The number of checks since it last ended a transaction."""
 
     def can_answer(self, topic: str) -> bool:
-        """Whether to ask it about transactions of this topic."""
+        """Return True if it can be asked about transactions of this topic."""
         return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN and self.may_be_asked(topic)
 
 
 class GatewayClients:
-    """Attaches to brokers for each topic that a client can be asked about, and forwards checks to these clients."""
+    """The clients of a gateway. Attaches to brokers for topics that a client can be asked about, and
+    forwards checks.
+    """
 
     def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
@@ -62,11 +66,11 @@ class GatewayClients:
         self._clients: dict[str, GatewayClient] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
         self._checks: defaultdict[tuple[str, bytes], set[asyncio.Future[TransactionState]]] = defaultdict(set)
-        """By the topic and the id of the transaction: who may end transactions of one topic answers for no other."""
+        """By topic and transaction id, so that a right to end transactions of one topic decides no other."""
 
     @property
     def count(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._clients)
 
     @property
@@ -88,14 +92,14 @@ class GatewayClients:
         self._follow(client.topics)
 
     def names(self, client_id: str, topics: Iterable[str]) -> None:
-        """A client declares that it sends to these topics. Ignored for clients without an open stream, which cannot be
-        asked.
+        """Note that a client sends to these topics. Ignored for clients without an open stream, which
+        cannot be asked.
         """
         for topic in topics:
             self._note(client_id, topic, Sends.NOTHING)
 
     def has_sent(self, client_id: str, topic: str, *, half: bool) -> None:
-        """A message of this client is stored."""
+        """Note that a message of this client is stored."""
         self._note(client_id, topic, Sends.HALVES if half else Sends.PLAIN)
 
     def _note(self, client_id: str, topic: str, sends: Sends) -> None:
@@ -120,7 +124,7 @@ class GatewayClients:
             self._attach(topic, any(client.can_answer(topic) for client in self._clients.values()))
 
     def look_again(self) -> None:
-        """Call it after rules have changed: other clients may be allowed to answer now."""
+        """Attach and detach after rules have changed: other clients may be allowed to answer now."""
         able = {topic for client in self._clients.values() for topic in client.topics if client.can_answer(topic)}
         for topic in able | self._presences.keys():
             self._attach(topic, topic in able)
@@ -139,7 +143,7 @@ class GatewayClients:
             self._presences.pop(topic).cancel()
 
     def ended(self, client_id: str, topic: str, transaction_id: bytes, state: TransactionState) -> None:
-        """A client reports the outcome of a transaction of this topic, whether it was asked or not."""
+        """Note a client's outcome of a transaction of this topic, whether the client was asked or not."""
         client = self._clients.get(client_id)
         if client is not None:
             client.unanswered = 0
@@ -180,7 +184,7 @@ class GatewayClients:
 
 
 def _rank(client: GatewayClient, topic: str) -> tuple[int, bool, int]:
-    """The client with the lowest rank is asked. Clients that hang come after all others, whatever they have sent."""
+    """Return the rank for being asked; the lowest is. Clients that hang come last, whatever they have sent."""
     return max(client.unanswered, 1), client.topics[topic] is not Sends.HALVES, client.unanswered
 
 

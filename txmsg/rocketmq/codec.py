@@ -30,12 +30,12 @@ BORN_HOST_HEADER: Final = f"{OWN_HEADERS}born-host"
 TRACE_HEADER: Final = f"{OWN_HEADERS}trace-context"
 PRIORITY_HEADER: Final = f"{OWN_HEADERS}priority"
 DELIVERY_HEADER: Final = f"{OWN_HEADERS}deliver-at"
-"""When the sender wanted it delivered, in microseconds since 1970."""
+"""The header with the delivery time that the sender requested, in microseconds since 1970."""
 TRANSACTION_HEADER: Final = f"{OWN_HEADERS}transaction"
-"""Of a message that was a half: "1"."""
+"""The header of a message that was a half: "1"."""
 
 FIRST_CHECK_PROPERTY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""Of a half message: whole seconds until it is first checked."""
+"""The property of a half message with the whole seconds until its first check."""
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
 _TRANSACTION_PROPERTY: Final = "__transactionId__"
@@ -48,7 +48,7 @@ _DIGESTS: Mapping[pb.DigestType, Callable[[bytes], str]] = {
 }
 _INT32_MAX: Final = 2**31 - 1
 _TIME_DIGITS_MAX: Final = 16
-"""Of microseconds since 1970, for some centuries."""
+"""Maximum digits of microseconds since 1970, for some centuries."""
 
 
 def topic_of(resource: pb.Resource) -> str:
@@ -101,7 +101,9 @@ def _tag_of(properties: pb.SystemProperties) -> str | None:
 
 
 def _first_check_after(sent: pb.Message) -> timedelta | None:
-    """From the field, or from the property, which is what applications can set with the official clients."""
+    """Return the field's value, or the property's, which is the one that applications can set with the official
+    clients.
+    """
     properties = sent.system_properties
     if properties.HasField("orphaned_transaction_recovery_duration"):
         after_s = float(properties.orphaned_transaction_recovery_duration.seconds)

@@ -21,15 +21,14 @@ from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, one_database_o
 from txmsg.wire.listening import loopback
 
 WINDOW_S: Final = 15 * 3600.0
-"""How far the date of a signature may be from now: as far as two time zones are apart, and some more.
+"""Seconds by which a signature's date may differ from now: the distance of two time zones, and some more.
 
-Before or after it: a signature whose date lies ahead can be used for up to twice as long.
-"""
+In both directions: a signature with a date in the future can be used for up to twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Which brokers a gateway uses, and where and how it listens."""
+    """The settings of a gateway: its brokers, and the addresses on which it listens."""
 
     broker: str = setting(
         BROKERS_DEFAULT,
@@ -47,7 +46,7 @@ class GatewayConfig:
     http_listen: str = http_listen_setting()
     http_token_file: Path | None = http_token_file_setting()
     tls: TlsConfig = field(default_factory=TlsConfig)
-    """TLS of `listen` and `http_listen`."""
+    """The TLS settings of `listen` and `http_listen`."""
     access_key_file: Path | None = setting(
         None,
         "File that encrypts access keys, as `txmsg user access-key create` was given it. Then clients sign their calls "

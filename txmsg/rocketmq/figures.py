@@ -1,4 +1,4 @@
-"""What a gateway tells a scraper and probes: what its parts have counted."""
+"""The metrics and the readiness of a gateway, from the counts of its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 
 def unready(parts: GatewayParts) -> str:
-    """Why a gateway should get no clients; empty if it may."""
+    """Return the reason why a gateway should get no clients; empty if it may."""
     if parts.stop.is_set():
         return STOPPING.found(process="gateway").what
     if closed := parts.door.closed():

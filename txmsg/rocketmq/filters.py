@@ -1,4 +1,4 @@
-"""The filter of a RocketMQ consumer: tags, by which brokers select, or SQL, which is evaluated here.
+"""The filter of a RocketMQ consumer: tags, by which brokers select, or SQL, which the gateway evaluates.
 
 If brokers give a message to a member of a group and its SQL filter does not match, the message is done for the whole
 group, as in RocketMQ: all members of a group must have the same filter.
@@ -19,13 +19,15 @@ from txmsg.wire.tags import parse_tags
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """tags: in the syntax of brokers. sql: None for all messages with these tags."""
+    """The messages that a consumer wants. tags: in the syntax of brokers. sql: None for all messages with
+    these tags.
+    """
 
     tags: str = "*"
     sql: Filter | None = None
 
     def takes(self, message: ReceivedMessage) -> bool:
-        """Whether the SQL filter accepts a message that has one of the tags."""
+        """Return True if the SQL filter accepts a message that has one of the tags."""
         return self.sql is None or self.sql.matches(_properties_of(message))
 
 

@@ -37,11 +37,12 @@ from txmsg.wire.access.principal import Principal
 from txmsg.wire.access.rules import Action, ResourceKind, Right
 
 _REFUSING_MAX: Final = 100
-"""Refusals that wait; more are answered at once, and not why."""
+"""Maximum delayed refusals; further ones are answered at once, without the reason."""
 _DELAY_S_MAX: Final = 2.0
-"""Clients wait for 3 s by default, and are to learn that it is the access key."""
+"""Maximum seconds of a refusal's delay: clients wait for 3 s by default, and must learn that it is the access key."""
 _WAIT_S_MAX: Final = 0.5
-"""For a rate: clients send again, later each time, what is refused by it, and give a call up after 3 s by default."""
+"""Maximum seconds of waiting for a rate: clients retry after a refusal, later each time, and give up after 3 s by
+default."""
 _UNLIMITED: Final = frozenset(
     {
         "AckMessage",
@@ -52,16 +53,18 @@ _UNLIMITED: Final = frozenset(
         "NotifyClientTermination",
     }
 )
-"""Without these, messages that a client has would go to others, and transactions be asked about."""
+"""Methods without a rate: limiting them would redeliver messages that a client has, and check transactions
+needlessly."""
 _AGAIN_AT_ONCE: Final = frozenset({"ReceiveMessage", "Telemetry"})
-"""Push consumers try again after 20 ms, however often; and further frames of a stream have come already."""
+"""Methods whose refusals are delayed: push consumers retry after 20 ms, and further frames of a stream are here
+already."""
 _RECEIVE_TOPIC: Final = Right(Action.RECEIVE, ResourceKind.TOPIC)
 
 Needs = Iterable[tuple[Right, str]]
 
 
 def _nothing(_: Any) -> Needs:
-    """The client id is the user's own, and so is all that is known by it."""
+    """Need no right: the client id is the user's own, and so is all that is known by it."""
     return ()
 
 
@@ -96,7 +99,7 @@ def _receives_of_queue(request: pb.ReceiveMessageRequest) -> Needs:
 
 
 def _settles(frame: pb.TelemetryCommand) -> Needs:
-    """A consumer gets its group's settings, which takes a right on the group."""
+    """Need a right on the group whose settings a consumer gets."""
     if frame.settings.subscription.HasField("group"):
         yield RECEIVE_GROUP, frame.settings.subscription.group.name
 
@@ -115,23 +118,23 @@ NEEDS: Final[dict[str, Callable[[Any], Needs]]] = {
     "ForwardMessageToDeadLetterQueue": _receives,
     "ChangeInvisibleDuration": _receives,
 }
-"""What each method needs. The producer group of a transaction is its topic."""
+"""The rights that each method needs. The producer group of a transaction is its topic."""
 
 
 @dataclass(eq=False, slots=True)
 class _LongCall:
-    """A call that may wait for long."""
+    """A call that may wait for a long time."""
 
     method: str
     request: Any
-    """None: a stream, which needs nothing but its access key to stay."""
+    """The request; None for a stream, which needs nothing but its access key to stay."""
     caller: GatewayCaller
     scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     refusal: Unauthenticated | PermissionDenied | None = None
 
 
 class GuardedCallAdmission(CallAdmission):
-    """guard: kept in sync with the brokers' users and rules. window_s: see WINDOW_S."""
+    """An admission by users and rules. guard: kept in sync with the brokers' ones. window_s: see WINDOW_S."""
 
     def __init__(
         self,
@@ -221,7 +224,7 @@ class GuardedCallAdmission(CallAdmission):
         return all(allows(rights, right, name) for right, name in needs)
 
     def _apply_users(self) -> None:
-        """Users or rules have changed: ends waiting calls that are no longer allowed."""
+        """End waiting calls that are no longer allowed after a change of users or rules."""
         self._usages.apply_limits(self._guard.snapshot.users)
         known = set(self._guard.snapshot.access_keys.values())
         self._secrets = {key: secret for key, secret in self._secrets.items() if key in known}

@@ -13,7 +13,7 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 ID_HEADER = "rocketmq.id"
-"""The id that a client gave its message, where it is not the usual text of the transaction id."""
+"""The header with the id that a client gave its message, if it is not the usual text of the transaction id."""
 
 _V1 = re.compile(r"01[0-9A-Fa-f]{32}")
 _ID_LENGTH_MAX = 255
@@ -65,7 +65,7 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the inverse of `str`. Raises CallRefused for any other text."""
+        """Parse the result of `str`. Raises CallRefused for any other text."""
         found = _HANDLE.fullmatch(text)
         if found is not None:
             queue_id, token, epoch, offset = int(found[1]), int(found[2], 16), int(found[3]), int(found[4])
@@ -79,10 +79,10 @@ class Handle(NamedTuple):
 
     @property
     def delivery(self) -> tuple[int, int, int, int]:
-        """Identifies the delivery at its broker."""
+        """The delivery's identity at its broker."""
         return self.queue_id, self.token, self.epoch, self.offset
 
     @property
     def receipt(self) -> Receipt:
-        """The same as a receipt for the broker."""
+        """The handle as a receipt for the broker."""
         return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=[self.offset])

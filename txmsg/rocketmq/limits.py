@@ -12,15 +12,15 @@ from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 BODY_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What clients are told; what a broker takes is its own affair."""
+"""The maximum that clients are told; a broker may accept less."""
 PROPERTIES_MAX: Final = 128
 PROPERTIES_SIZE_BYTES_MAX: Final = 16 * 1024
-"""Names and values of properties, the tag and the keys, in UTF-8."""
+"""Maximum bytes of names and values of properties, the tag and the keys, in UTF-8."""
 GROUP_SIZE_BYTES_MAX: Final = 64
 FIRST_CHECK_S_MAX: Final = 3600
-"""How long a half message can ask not to be checked."""
+"""Maximum seconds that a half message can postpone its first check."""
 OWN_HEADERS: Final = "rocketmq."
-"""What the gateway's own headers begin with."""
+"""The prefix of the gateway's own headers."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SYSTEM_WORDS = """
@@ -37,7 +37,7 @@ _SYSTEM_NAMES = frozenset(_SYSTEM_WORDS.split())
 
 
 def has_control(text: str) -> bool:
-    """Whether it contains a control character, which RocketMQ allows in no name and no value."""
+    """Return True if a text contains a control character, which RocketMQ allows in no name and no value."""
     return _CONTROL.search(text) is not None
 
 

@@ -17,7 +17,7 @@ from txmsg.rocketmq.receivers import Receivers
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
-    """What a gateway consists of, to be looked at."""
+    """The parts of a gateway, for reading their state."""
 
     config: GatewayConfig
     brokers: Brokers

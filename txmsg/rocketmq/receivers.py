@@ -32,30 +32,32 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 _log = EventLog(__name__)
 
 RENEWED_S = 60.0
-"""The visibility timeout of what is renewed for a client that is alive."""
+"""The visibility timeout, in seconds, of messages that are renewed for a client that is alive."""
 RENEWED_S_MAX = 3 * 3600.0
-"""For so long in all."""
+"""Maximum seconds for which a message is renewed in all."""
 _RENEWALS = 4
-"""Within a visibility timeout: all but one may be lost."""
+"""Renewals within a visibility timeout: all but one may be lost."""
 SILENT_S = 60.0
-"""A client not heard of for so long has gone, as when its machine lost power: clients say every 10 s that they live."""
+"""Seconds without a sign of a client after which it is gone, as without power: clients send a heartbeat every 10 s."""
 TOO_LATE = "the message is not in this consumer's hands any more: its time was over"
 _GRACE_S = 5.0
 _RECEIVED_SIZE_BYTES_MAX = 4 * 1024 * 1024
-"""Of bodies and headers in one answer, which is here until its client has read it; one message always."""
+"""Maximum bytes of bodies and headers in one reply, which is in memory until the client has read it; at least one
+message."""
 _LOST_MAX = 5
-"""So often a message is given back because its reply did not reach the client. After that, each time counts as an
-attempt: the client may be unable to take it, as Node's is if a message has more than 4 MiB with all its fields."""
+"""Maximum times that a message is given back because its reply did not reach the client. After that, each time counts
+as
+an attempt: the client may be unable to take it, as Node's is if a message has more than 4 MiB with all its fields."""
 _LOST_KEPT_MAX = 1000
-"""Messages for which that is counted."""
+"""Maximum messages for which lost replies are counted."""
 _NO_DELAY_MS = -1
 _LINE_BITS = 63
 _ID_LENGTH_MAX = 200
-"""Of a member; brokers take no more."""
+"""Maximum characters of a member's id, as at brokers."""
 _ATTEMPT_LENGTH_MAX = 128
-"""Clients name an attempt by a UUID; longer names are not remembered."""
+"""Maximum characters of an attempt's name that is remembered; clients use a UUID."""
 _LAST_CALL = 1 << 62
-"""Of a line: after all others."""
+"""The call number of a line's last call: after all others."""
 
 
 class ClientSubscription(NamedTuple):
@@ -67,7 +69,7 @@ class ClientSubscription(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Its id at brokers, unique even if ids are very long."""
+        """The member's id at brokers, unique even if the client's id is very long."""
         whole = f"{self.client_id}/{self.topic}"
         if len(whole) <= _ID_LENGTH_MAX:
             return whole
@@ -85,12 +87,12 @@ class Received(NamedTuple):
 
     @property
     def handles(self) -> list[Handle]:
-        """Those of the messages."""
+        """The handles of the messages."""
         return [handle for _, handle in self.messages]
 
 
 class _Reply(NamedTuple):
-    """The handles that a push consumer was given, in case it repeats the receive; without the messages, which can be
+    """The handles that a push consumer was given, in case it repeats the receive. Without the messages, which can be
     large.
     """
 
@@ -115,9 +117,9 @@ class Receivers:
         self._held: dict[Handle, _HeldDelivery] = {}
         self._heard: dict[str, float] = {}
         self._replies: dict[tuple[ClientSubscription, str], _Reply] = {}
-        """By member and broker, the last one that brought something."""
+        """The last reply with messages, by member and broker."""
         self._lost: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        """By group, queue and offset of a message that came alone, how often its reply did not reach a client."""
+        """Numbers of lost replies, by group, queue and offset of a message that came alone."""
 
     async def receive(
         self,
@@ -250,8 +252,9 @@ class Receivers:
             await self._call(broker, request, _GRACE_S)
 
     async def acknowledge(self, member: ClientSubscription, handles: Iterable[Handle]) -> set[Handle]:
-        """Acknowledge messages. Returns those that came too late. Raises TxmsgError: then none may be reported as
-        done.
+        """Acknowledge messages. Returns those that came too late.
+
+        Raises TxmsgError; then none may be reported as done.
         """
         of_broker: defaultdict[str, list[Handle]] = defaultdict(list)
         for handle in handles:
@@ -294,25 +297,25 @@ class Receivers:
         _check_in_time(await self._late_at(handle.broker, [handle], request))
 
     def is_renewed(self, handle: Handle) -> bool:
-        """Whether a push consumer holds it."""
+        """Return True if a push consumer holds the message."""
         return handle in self._held
 
     @property
     def held_messages(self) -> int:
-        """How many messages push consumers hold."""
+        """The number of messages that push consumers hold."""
         return len(self._held)
 
     def heard(self, client_id: str) -> None:
-        """The client has shown that it is alive."""
+        """Note that the client is alive."""
         self._heard[client_id] = asyncio.get_running_loop().time()
 
     def left(self, client_id: str) -> None:
-        """The client is gone: messages that it holds are no longer renewed."""
+        """Note that the client is gone: messages that it holds are no longer renewed."""
         self._forget_handles([handle for handle, held in self._held.items() if held.member.client_id == client_id])
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id != client_id}
 
     async def renew(self) -> None:
-        """Renews, for ever, the messages of clients that are alive."""
+        """Renew the messages of living clients periodically, until cancelled."""
         while True:
             await asyncio.sleep(RENEWED_S / _RENEWALS)
             try:
@@ -321,7 +324,7 @@ class Receivers:
                 _log.exception("rocketmq.renewals_failed", "renewals failed unexpectedly")
 
     async def renew_once(self, now: float) -> None:
-        """Renew what is held now, at all brokers concurrently, so that a slow one delays no other."""
+        """Renew all held messages now, at all brokers concurrently, so that a slow one does not delay others."""
         self._heard = {client_id: at for client_id, at in self._heard.items() if at > now - SILENT_S}
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id in self._heard}
         self._forget_handles(
@@ -358,8 +361,8 @@ class Receivers:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:
-        """Settle or hold what this broker delivered. Returns what came too late: everything, if the broker is gone
-        for good.
+        """Settle or hold messages of this broker. Returns those that came too late: all, if the broker is gone for
+        good.
 
         Some clients retry for ever after any other error.
         """
@@ -371,7 +374,7 @@ class Receivers:
             return set(handles)
 
     async def _has_gone(self, broker: str) -> bool:
-        """Whether other brokers report now that this one is gone; they redeliver what it had delivered.
+        """Return True if other brokers report now that this one is gone; they then redeliver its messages.
 
         Raises TxmsgError if none answers.
         """
@@ -393,7 +396,9 @@ class Receivers:
 async def _chosen(
     wanted: Wanted, brought: Iterable[tuple[ReceivedMessage, Handle]]
 ) -> list[tuple[ReceivedMessage, Handle]]:
-    """Return those that the filter accepts. Yields to other tasks between messages: evaluating one may take 35 ms."""
+    """Return the messages that the filter accepts. Yields to other tasks after each, since evaluating one may take 35
+    ms.
+    """
     chosen = []
     for message, handle in brought:
         if wanted.takes(message):
@@ -403,7 +408,7 @@ async def _chosen(
 
 
 def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
-    """Return those that the broker does not, or no longer, know as delivered."""
+    """Return the handles that the broker does not, or no longer, know as delivered."""
     expired = {
         (receipt.queue_id, receipt.token, receipt.epoch, offset)
         for receipt in reply.expired

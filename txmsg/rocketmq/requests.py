@@ -16,13 +16,14 @@ from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 REQUEST_SIZE_BYTES_MAX: Final = 2 * BODY_SIZE_BYTES_MAX
-"""Of a send: a body, its properties, and some more, so that a body that is too large is refused by its own code."""
+"""Maximum bytes of a send: a body, its properties, and a margin, so that a body above its limit is refused by its own
+code."""
 SMALL_SIZE_BYTES_MAX: Final = 256 * 1024
-"""Of any other request, and of a frame of a Telemetry stream."""
+"""Maximum bytes of any other request, and of a frame of a Telemetry stream."""
 PARTS_MAX: Final = 128
-"""Messages or entries of a request."""
+"""Maximum messages or entries of a request."""
 _PART_SIZE_BYTES_MIN: Final = 2
-"""A tag, and a length or a number: a request that is too short for too many parts is not looked at."""
+"""Bytes of a tag and a length or number: a request that is too short for too many parts is not scanned."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _SIZES: Final = {_FIXED64: 8, _FIXED32: 4}
@@ -46,9 +47,9 @@ def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
 
 
 def _check_parts(raw: bytes) -> None:
-    """Scan the top-level fields only, and stop at the first that occurs too often.
+    """Raise CallRefused if a top-level field occurs too often. Stops at the first such field.
 
-    Raises CallRefused, DecodeError, and IndexError for truncated fields.
+    Raises DecodeError, and IndexError for truncated fields.
     """
     seen: Counter[int] = Counter()
     place = 0

@@ -57,7 +57,7 @@ class TopicRoutes:
         ]
 
     async def _type_of(self, topic: str) -> str:
-        """Which message type it takes."""
+        """Return the topic's message type."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and known.until > now:

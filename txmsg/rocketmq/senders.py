@@ -17,11 +17,11 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
 _TOPICS_MAX = 10_000
-"""Topics whose senders are kept: each is small, and there are as many as topics that clients name and brokers have."""
+"""Maximum topics whose senders are kept. Senders are small; topics are those that clients name and brokers have."""
 
 
 class Senders:
-    """A sender per producer group. timeout_s: how long a call may take, including retries at other brokers."""
+    """The senders of each producer group. timeout_s: of a call, including retries at other brokers."""
 
     def __init__(self, brokers: Brokers, *, timeout_s: float) -> None:
         self._brokers = brokers
@@ -29,7 +29,7 @@ class Senders:
         self._of_topic: dict[str, Sender] = {}
 
     async def send_message(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
-        """Return when it is on disk. Idempotent under the same id. Raises what `AsyncProducer.send` or `half` does."""
+        """Send a message; on disk on return. Idempotent under the same id. Raises as `AsyncProducer.send` or `half`."""
         sender = self._sender(message.topic)
         waiter = sender.new_waiter()
         entry = SendEntry(transaction_id, (message,), waiter)
@@ -41,14 +41,14 @@ class Senders:
             del waiter, entry
 
     async def end_transaction(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
-        """Return when the outcome is on disk. Raises what `AsyncProducer.end` does."""
+        """Report an outcome; on disk on return. Raises as `AsyncProducer.end`."""
         sender = self._sender(topic)
         waiter = sender.new_waiter()
         sender.end_transaction(self._brokers.shard, EndEntry(transaction_id, state, waiter))
         await waiter
 
     async def recall(self, topic: str, transaction_id: bytes) -> bool:
-        """Whether the delayed message was taken back; False if it is too late. Raises OutcomeExpired, CallRefused."""
+        """Recall a delayed message. Returns False if it is too late. Raises OutcomeExpired, CallRefused."""
         result = await self._sender(topic).recall(transaction_id, 0, topic)
         if result == RecallReply.UNDECIDED:
             raise CallRefused(

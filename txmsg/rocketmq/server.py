@@ -41,28 +41,29 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 _log = EventLog(__name__)
 
 _CLOSE_S_MAX = 5.0
-"""How long calls under way may take at the end."""
+"""Maximum seconds for running calls at the end."""
 _RETURN_S_MAX = 1.0
-"""How long may then be spent on giving messages back that did not reach their clients."""
+"""Maximum seconds after that for giving back messages that did not reach their clients."""
 _LOOK_S = 1.0
-"""How often files of TLS are looked at."""
+"""Seconds between two checks of the TLS files."""
 _READINESS_S = 5.0
-"""How often it is looked at whether clients can be served."""
+"""Seconds between two checks of readiness."""
 _USERS_AGE_S_MAX = 300.0
-"""How long users and rules hold while no broker can be asked. Then nobody is let in."""
+"""Maximum seconds that users and rules hold while no broker answers. After that, all callers are refused."""
 _CONNECTIONS_MAX = 16_000
-"""Or fewer, where it may not open that many files."""
+"""Maximum connections; fewer if the process may not open that many files."""
 _RESERVE = 16
-"""Connections of administrators beyond them, where calls are signed."""
+"""Connections of administrators beyond them, if calls are signed."""
 _CALLS_MAX = 16_384
-"""At once: those of 1,000 clients with a stream each, and a receive that waits for each of 5 topics at 3 brokers."""
+"""Maximum concurrent calls: for 1,000 clients with a stream each, and receives on 5 topics at 3 brokers."""
 _CALLS_OF_CONNECTION_MAX = 1024
-"""A client waits before it makes more."""
+"""Maximum concurrent calls of a connection; a client waits before it makes more."""
 _REQUESTS_SIZE_BYTES_MAX = 1024**3
-"""Of calls under way, and half of it of one client, which could begin 1,024 sends of 8 MiB each. Beyond it, those of
-more than 64 KiB fail."""
+"""Maximum bytes of requests in memory, half of it of one client, which could begin 1,024 sends of 8 MiB each. Beyond
+it,
+requests of more than 64 KiB fail."""
 _TIMEOUT_S = 2.5
-"""Of a send: clients wait for 3 s by default."""
+"""Seconds of a send at brokers: clients wait for 3 s by default."""
 
 
 async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -127,7 +128,7 @@ def _probes(parts: GatewayParts) -> Probes:
 
 
 def made_port(api: Api, *, reserve: int = 0) -> Port:
-    """Return a port with these methods, and with bounds on concurrent calls. Further calls fail."""
+    """Return a port with these methods, and with bounds on concurrent calls, above which calls fail."""
     return Port(
         api.methods(),
         connections_max=connections_allowed(_CONNECTIONS_MAX),

@@ -19,14 +19,14 @@ _DATE: Final = "%Y%m%dT%H%M%SZ"
 
 
 class Signature(NamedTuple):
-    """A signature as received. digest: the bytes of HEX, in either case."""
+    """A signature as received. digest: the bytes of HEX, given in either case."""
 
     key_id: str
     date: str
     digest: bytes
 
     def is_by(self, secret: bytes) -> bool:
-        """Whether it was made with this secret. Takes constant time."""
+        """Return True if it was made with this secret. Takes constant time."""
         return hmac.compare_digest(hmac.digest(secret, self.date.encode(), "sha1"), self.digest)
 
     def made_at(self) -> float | None:

@@ -45,9 +45,9 @@ from txmsg.rocketmq.sql92_tokens import END, NAME, NUMBER, STRING, FilterSyntaxE
 __all__ = ["DEPTH_MAX", "SEARCHES_MAX", "Filter", "FilterSyntaxError", "parse_filter"]
 
 DEPTH_MAX: Final = 50
-"""Of parentheses and NOTs within each other."""
+"""Maximum depth of nested parentheses and NOTs."""
 SEARCHES_MAX: Final = 16
-"""CONTAINS in a filter: one may take 2 ms for a message."""
+"""Maximum CONTAINS in a filter: one may take 2 ms per message."""
 _KEPT_MAX: Final = 256
 
 T = TypeVar("T")
@@ -66,13 +66,15 @@ class Filter:
     condition: Condition
 
     def matches(self, properties: Properties) -> bool:
-        """Whether the filter accepts a message with these properties; unknown counts as no. Raises nothing."""
+        """Return True if the filter accepts a message with these properties; unknown counts as False.
+        Raises nothing.
+        """
         return self.condition(properties) is True
 
 
 @lru_cache(_KEPT_MAX)
 def parse_filter(text: str) -> Filter:
-    """Return the filter that a client has written. Raises FilterSyntaxError, which names the position."""
+    """Parse a client's filter. Raises FilterSyntaxError, which names the position."""
     return Filter(_Parser(text).whole())
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 Properties = Mapping[str, str]
 Truth = bool | None
-"""None: unknown."""
+"""The result of a condition. None: unknown."""
 Condition = Callable[[Properties], Truth]
 
 ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
@@ -59,17 +59,17 @@ def number_of(text: str) -> float | None:
 
 
 def always(truth: bool) -> Condition:
-    """TRUE or FALSE."""
+    """Return the condition TRUE or FALSE."""
     return lambda _: truth
 
 
 def is_there(name: str) -> Condition:
-    """Whether the message has the property."""
+    """Return a condition that is true if the message has the property."""
     return lambda properties: name in properties
 
 
 def negated(condition: Condition) -> Condition:
-    """Unknown stays unknown."""
+    """Return the negation; unknown stays unknown."""
 
     def evaluate(properties: Properties) -> Truth:
         truth = condition(properties)
@@ -79,7 +79,7 @@ def negated(condition: Condition) -> Condition:
 
 
 def any_of(conditions: Sequence[Condition]) -> Condition:
-    """True if one of them is, otherwise unknown if one of them is."""
+    """Return a condition that is true if one of these is, otherwise unknown if one of them is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = False
@@ -95,7 +95,7 @@ def any_of(conditions: Sequence[Condition]) -> Condition:
 
 
 def all_of(conditions: Sequence[Condition]) -> Condition:
-    """False if one of them is, otherwise unknown if one of them is."""
+    """Return a condition that is false if one of these is, otherwise unknown if one of them is."""
 
     def evaluate(properties: Properties) -> Truth:
         result: Truth = True

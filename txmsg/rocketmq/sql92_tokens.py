@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TEXT_LENGTH_MAX: Final = 8192
-"""Characters of a filter."""
+"""Maximum characters of a filter."""
 
 END: Final = "the end"
 NAME: Final = "a property"
@@ -33,26 +33,28 @@ _SHOWN_LENGTH_MAX: Final = 40
 
 
 class FilterSyntaxError(ValueError):
-    """A filter with a syntax error; the text gives the position, and what is expected there."""
+    """Raised for a filter with a syntax error; the text gives the position and the expected token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: a keyword in capitals, an operator, or one of END, NAME, NUMBER, STRING. text: of a string, its value."""
+    """A token. kind: a keyword in capitals, an operator, or one of END, NAME, NUMBER, STRING. text: of a string, its
+    value.
+    """
 
     kind: str
     text: str
     position: int
-    """From 1."""
+    """The position of its first character, from 1."""
 
     def unexpected(self, wanted: str) -> FilterSyntaxError:
-        """Return the error that something else is expected here."""
+        """Return the error for a token of the wrong kind at this position."""
         if self.kind == END:
             return FilterSyntaxError(f"the filter ends at character {self.position}, where {wanted} is expected")
         return self.wrong(f"{wanted} is expected")
 
     def wrong(self, why: str) -> FilterSyntaxError:
-        """Return the error that this is not valid here."""
+        """Return the error for an invalid token at this position."""
         return FilterSyntaxError(f"{self.text[:_SHOWN_LENGTH_MAX]!r} at character {self.position}: {why}")
 
 

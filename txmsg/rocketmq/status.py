@@ -1,4 +1,4 @@
-"""Errors as RocketMQ's codes."""
+"""Converts errors to RocketMQ's codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CODES: dict[type[TxmsgError], pb.Code] = {
 
 
 class CallRefused(Exception):
-    """A request that cannot be carried out: `code` is for the client, the text for people."""
+    """Raised for a request that cannot be carried out: `code` is for the client, the text for people."""
 
     def __init__(self, code: pb.Code, text: str) -> None:
         super().__init__(text)

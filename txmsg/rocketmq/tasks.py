@@ -1,4 +1,4 @@
-"""Background tasks, which no call waits for. Belongs to one loop."""
+"""Runs background tasks, which no call waits for. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = EventLog(__name__)
 
 
 class Tasks:
-    """Their parent: logs their exceptions, and ends them."""
+    """The parent of background tasks: logs their exceptions, and ends them."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -25,7 +25,7 @@ class Tasks:
         return task
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Give them grace_s to end by themselves, then cancel them. Returns when all have ended."""
+        """Give tasks grace_s to end by themselves, then cancel them. Returns when all have ended."""
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=grace_s)
             for task in late:

@@ -1,4 +1,4 @@
-"""Counts unzipped bodies in memory: a request is counted as it came, and becomes a thousand times as large."""
+"""Counts unzipped bodies in memory: a request is counted by its received size, and can grow a thousandfold."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _RATIO_MAX: Final = 1032
-"""What a byte of GZIP can become."""
+"""Maximum bytes to which one byte of GZIP can unzip."""
 _SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _OF_PAYER_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
 
 
 class UnzippedSize:
-    """What one body holds, first as much as it can become."""
+    """The size of one body in memory: the maximum at first, the real size once it is known."""
 
     __slots__ = ("size_bytes",)
 
@@ -27,7 +27,7 @@ class UnzippedSize:
 
 
 class UnzippedSizes:
-    """All of a gateway. payer: a user, or an address. Belongs to one loop."""
+    """The sizes of all bodies of a gateway. payer: a user, or an address. Belongs to one loop."""
 
     def __init__(self, size_bytes_max: int = _SIZE_BYTES_MAX, of_payer_bytes_max: int = _OF_PAYER_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
@@ -37,7 +37,7 @@ class UnzippedSizes:
 
     @contextmanager
     def held(self, payer: str, sent: pb.Message) -> Iterator[UnzippedSize]:
-        """Have room for the body of this message while it is in memory; say by `unzipped` how large it has become.
+        """Reserve room for this message's body while it is in memory; report its real size by `unzipped`.
 
         Raises CallRefused, before anything is unzipped.
         """
@@ -61,7 +61,7 @@ class UnzippedSizes:
             self._forget_size(payer, held.size_bytes)
 
     def unzipped(self, payer: str, held: UnzippedSize, size_bytes: int) -> None:
-        """The body is unzipped, and so large."""
+        """Replace a body's reserved size by its real one."""
         if held.size_bytes:
             self._count(payer, size_bytes - held.size_bytes)
             held.size_bytes = size_bytes

@@ -1,4 +1,4 @@
-"""A call of a client, as the methods that answer it see it. Independent of HTTP/2: a `GrpcStream` carries it."""
+"""A client's call as the methods that answer it see it. Independent of HTTP/2: a `GrpcStream` carries it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 _SMALL_SIZE_BYTES: Final = 64 * 1024
-"""What a call may always send, so that acknowledgements and usual messages have room beside large ones."""
+"""Bytes that a call may always send, so that acknowledgements and usual messages have room beside large ones."""
 
 
 class GrpcStream(Protocol):
-    """Carries a call."""
+    """The transport of a call."""
 
     peer: str
-    """HOST:PORT of the client."""
+    """The HOST:PORT of the client."""
 
     async def send_data(self, data: bytes) -> None:
-        """Return when it is on its way to the client. Raises ClientGone if the client is gone."""
+        """Send bytes. Returns when they are on their way to the client. Raises ClientGone if the client is gone."""
 
     def end_call(self, code: Code, text: str) -> None:
         """End the call. Does nothing if the client has already ended it."""
@@ -33,11 +33,13 @@ class GrpcStream(Protocol):
         """Let the client send this many more bytes."""
 
     def admitted(self, user: str, *, is_admin: bool) -> None:
-        """A call of this user is admitted; "" is none. Raises Overloaded if the connection has no place then."""
+        """Note that a call of this user is admitted; "" is no user. Raises Overloaded if the connection then has no
+        place.
+        """
 
     def count_bytes(self, size_bytes: int) -> bool:
-        """Count bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
-        bound.
+        """Count bytes of requests in memory; negative numbers release them. Returns True if all are within
+        the bound.
         """
 
 
@@ -53,9 +55,9 @@ class GrpcCall:
         self._stream = stream
         self._arriving = IncomingMessages(size_bytes_max)
         self._unread_bytes = 0
-        """Of the stream, that the client is to be allowed again."""
+        """Received bytes of the stream that the client has not been allowed to send again."""
         self._kept_bytes = 0
-        """Of messages that are here, with the one that was read last."""
+        """Bytes of messages in memory, including the one that was read last."""
         self._has_room = True
         self._has_ended = False
         self._reading: asyncio.Future[None] | None = None
@@ -63,11 +65,11 @@ class GrpcCall:
 
     @property
     def peer(self) -> str:
-        """HOST:PORT of the client."""
+        """The HOST:PORT of the client."""
         return self._stream.peer
 
     def time_remaining(self) -> float | None:
-        """Seconds to the deadline of the call; None without one."""
+        """Return seconds to the deadline of the call; None without one."""
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     async def read(self) -> bytes | None:
@@ -92,12 +94,12 @@ class GrpcCall:
                 self._reading = None
 
     async def write(self, message: Message) -> None:
-        """Return when it is on its way to the client. Raises ClientGone if the client is gone."""
+        """Send a message. Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
         await self._stream.send_data(framed(message.SerializeToString()))
 
     async def run(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
-        """Run the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
-        the call ends.
+        """Run the method until it returns or the deadline passes. Runs in the call's task, which is cancelled if the
+        call ends.
         """
         code, text = Code.OK, ""
         try:
@@ -126,13 +128,13 @@ class GrpcCall:
             raise
 
     def admitted(self, user: str, *, is_admin: bool) -> None:
-        """The caller is known. Raises Overloaded if there is no place for its connection."""
+        """Note that the caller is known. Raises Overloaded if its connection has no place."""
         self._stream.admitted(user, is_admin=is_admin)
 
     # ---- of the stream
 
     def arrived(self, data: bytes, size_bytes: int) -> None:
-        """size_bytes have arrived on the stream, including padding."""
+        """Add data of the stream. size_bytes: its size including padding."""
         self._unread_bytes += size_bytes
         self._kept_bytes += len(data)
         if not self._stream.count_bytes(len(data)) and self._kept_bytes > _SMALL_SIZE_BYTES:
@@ -144,12 +146,12 @@ class GrpcCall:
                 self._wake()
 
     def ended(self) -> None:
-        """The client has sent everything."""
+        """Note that the client has sent everything."""
         self._has_ended = True
         self._wake()
 
     def release(self) -> None:
-        """No task will read any more."""
+        """Release all data: no task reads any more."""
         self._allow()
         self._forget_bytes(self._kept_bytes)
 
@@ -168,4 +170,5 @@ class GrpcCall:
 
 
 Method: TypeAlias = Callable[[GrpcCall], Awaitable[None]]
-"""What answers calls of one path: it reads and writes messages. Returns when the call is over; raises GrpcFailed."""
+"""A function that answers calls of one path: it reads and writes messages, and returns at the end; raises
+GrpcFailed."""

@@ -38,61 +38,64 @@ _log = EventLog(__name__)
 
 _CHUNK_SIZE_BYTES_MAX: Final = 64 * 1024
 _WAITING_BYTES_MAX: Final = 1024 * 1024
-"""Of a client that does not read. Messages wait in calls; so it is answers to its frames, which know no window."""
+"""Maximum unsent bytes of a client that does not read: answers to its frames, which know no window. Messages wait in
+calls."""
 _ODD_MAX: Final = 4096
-"""Frames at once that ask for work and bring nothing, above all the ends of calls that have just begun."""
+"""Maximum frames at once that cause work and carry no data, above all the ends of calls that have just begun."""
 _BRIEF_S: Final = 0.5
-"""A call that lived for longer has not just begun: a client may end all by deadlines, where brokers do not answer."""
+"""Seconds below which a call has just begun: where brokers do not answer, a client may end all by their deadlines."""
 _ODD_PER_S: Final = 200.0
 _CALLS_LIKE_ONE_FRAME: Final = 32
 _STEP_SIZE_BYTES: Final = 32 * 1024
-"""Looked at before it is seen whether there is too much of such frames."""
+"""Bytes that are handled before the number of such frames is checked."""
 _START_S_MAX: Final = 20.0
-"""Until a client has said that it speaks HTTP/2."""
+"""Seconds until a client must have said that it speaks HTTP/2."""
 _SILENT_S: Final = 60.0
 _PING_S_MAX: Final = 20.0
-"""Until a client answers that has been silent for so long."""
+"""Seconds until a silent client must have answered a ping."""
 _FINISH_S_MAX: Final = 5.0
-"""Until a client has read what is written to it at the end."""
+"""Seconds until a client must have read the last bytes written to it."""
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
-"""What a connection with TLS begins with."""
+"""The first bytes of a connection with TLS."""
 _HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _NO_CALL: Final = [(b":status", b"415")]
 
 
 class ConnectionOwner(Protocol):
-    """Owns all connections."""
+    """The owner of all connections."""
 
     traffic: Traffic
     told_hourly: HourlyLog
 
     def made(self, connection: GrpcConnection) -> bool:
-        """Whether there is room for a new connection."""
+        """Add a new connection. Returns False if there is no room for it."""
 
     def lost(self, connection: GrpcConnection) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
 
     def admitted(self, connection: GrpcConnection, user: str, *, is_admin: bool) -> None:
-        """A call of this user is admitted. Raises Overloaded if there is no place for its connection."""
+        """Note that a call of this user is admitted. Raises Overloaded if its connection has no place."""
 
     def begin_call(self) -> bool:
-        """Whether there is room for a call, which then begins."""
+        """Count a call that begins. Returns False if there is no room for it."""
 
     def done(self) -> None:
-        """A call has ended."""
+        """Note that a call has ended."""
 
     def failed(self, code: Code) -> None:
-        """A call is answered with this code, which is not OK."""
+        """Note that a call is answered with this code, which is not OK."""
 
     def count_bytes(self, size_bytes: int) -> int:
-        """Count bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
-        none.
+        """Count bytes of requests in memory; negative numbers release them. Returns how many are left, negative if too
+        many.
         """
 
 
 class GrpcConnection(asyncio.Protocol):
-    """methods: by path. calls_max: concurrent calls. request_size_bytes_max: of one message of a client."""
+    """One connection. methods: by path. calls_max: concurrent calls. request_size_bytes_max: of one message of a
+    client.
+    """
 
     def __init__(
         self,
@@ -107,32 +110,32 @@ class GrpcConnection(asyncio.Protocol):
         self.owner = owner
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when it has gone."""
+        """Done when the connection is closed."""
         self._h2 = Http2(calls_max)
         self._transport: asyncio.Transport
         self._streams: dict[int, _ConnectionStream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.place: ConnectionPlace | None = None
-        """In the table of the port."""
+        """The place in the port's table."""
         self.peer = ""
         self.is_over = False
-        """Whether it has ended, or is only still written to."""
+        """True if it has ended, or only its last bytes are still being written."""
         self._closed_at = math.inf
         self._is_going = False
         self._kept_bytes = 0
-        """Of requests."""
+        """Bytes of requests in memory."""
         self._is_full = False
-        """Whether more is to be written than the client reads."""
+        """True if the client reads less than is to be written."""
         self._waiting: dict[int, _Waiter] = {}
-        """By stream, who waits to send; those that were given nothing for longest come first."""
+        """Calls that wait to send, by stream; the one that was given nothing for longest comes first."""
         self._has_room = False
-        """Whether some of them may go on, when all that has come was looked at."""
+        """True if some of them may continue once all received data is handled."""
         self._flush_is_due = False
         self._unflushed_bytes = 0
         self._has_written = False
-        """A message, since the client has pinged last."""
+        """True if a message was written since the client's last ping."""
         self._priority_of_call: PriorityUpdated | None = None
-        """What came with the last call, not as a frame of its own."""
+        """The priority that came with the last call, not in a frame of its own."""
         self._odd = 0.0
         self._odd_at = self._began_at = self.heard_at = self._loop.time()
         self._pinged_at: float | None = None
@@ -283,7 +286,9 @@ class GrpcConnection(asyncio.Protocol):
         self.owner.done()
 
     def count_bytes(self, size_bytes: int) -> bool:
-        """As in Stream. One client can use half of all memory, two a third each, so that none uses all of it."""
+        """Count as `GrpcStream`. One client can use half of all memory, two a third each, so that none uses
+        all of it.
+        """
         self._kept_bytes += size_bytes
         return self.owner.count_bytes(size_bytes) >= self._kept_bytes
 
@@ -319,13 +324,13 @@ class GrpcConnection(asyncio.Protocol):
         self._count_odd(event, weight=1 + len(self._streams) / _CALLS_LIKE_ONE_FRAME)  # h2 goes through all of them
 
     def _pinged(self, event: PingReceived) -> None:
-        """Clients ping after receiving data to measure their bandwidth: one ping after each write is normal."""
+        """Accept a ping after each write: clients ping after receiving data to measure their bandwidth."""
         if not self._has_written:
             self._count_odd(event)
         self._has_written = False
 
     def _prioritized(self, event: PriorityUpdated) -> None:
-        """Java's client sends a priority with each call, which is ignored."""
+        """Ignore a priority that came with a call, as Java's client sends; count any other."""
         if event is not self._priority_of_call:
             self._count_odd(event)
 
@@ -382,7 +387,7 @@ class GrpcConnection(asyncio.Protocol):
         return min(size_bytes, wanted_bytes)
 
     def _room(self, stream_id: int) -> int:
-        """How many bytes can be sent now. Raises ClientGone."""
+        """Return the number of bytes that can be sent now. Raises ClientGone."""
         if self.is_over:
             raise ClientGone
         try:
@@ -392,9 +397,10 @@ class GrpcConnection(asyncio.Protocol):
         return 0 if self._is_full else max(0, min(window, self._h2.max_outbound_frame_size, _CHUNK_SIZE_BYTES_MAX))
 
     def _share_room(self) -> None:
-        """Wake those who can send now, in turn, as far as the window of the connection goes.
+        """Wake calls that can send now, in turn, as far as the window of the connection allows.
 
-        Not all that wait: a client could have a thousand calls look in vain, again and again, by a few bytes each time.
+        Not all that wait: a client could make a thousand calls check in vain, again and again, by a few bytes each
+        time.
         """
         left_bytes = 0 if self._is_full or self.is_over else self._h2.outbound_flow_control_window
         for stream_id, waiter in self._waiting.items():
@@ -407,7 +413,7 @@ class GrpcConnection(asyncio.Protocol):
                 left_bytes -= min(window, waiter.wanted_bytes)
 
     def has_written(self, size_bytes: int) -> None:
-        """Of a message."""
+        """Note that a message was written."""
         self._has_written = True
         self._unflushed_bytes += size_bytes
         if self._unflushed_bytes >= _CHUNK_SIZE_BYTES_MAX:
@@ -438,7 +444,7 @@ class _Waiter(NamedTuple):
 
     future: asyncio.Future[None]
     wanted_bytes: int
-    """What it has to send at least."""
+    """The minimum number of bytes to send."""
 
     def wake(self) -> None:
         """Make it check again."""
@@ -447,7 +453,7 @@ class _Waiter(NamedTuple):
 
 
 class _ConnectionStream:
-    """Carries one call over a connection."""
+    """One call's `GrpcStream` over a connection."""
 
     call: GrpcCall
 
@@ -461,7 +467,7 @@ class _ConnectionStream:
         self._has_headers = False
 
     async def send_data(self, data: bytes) -> None:
-        """As Stream has it."""
+        """Implement `GrpcStream`."""
         place = 0
         while place < len(data):
             chunk = data[place : place + await self._connection.room(self._id, len(data) - place)]
@@ -476,7 +482,7 @@ class _ConnectionStream:
             place += len(chunk)
 
     def end_call(self, code: Code, text: str) -> None:
-        """As Stream has it."""
+        """Implement `GrpcStream`."""
         if code is not Code.OK:
             self._failed(code)
         trailers = [] if self._has_headers else list(_HEADERS)
@@ -496,11 +502,11 @@ class _ConnectionStream:
         self._connection.flush_soon()
 
     def admitted(self, user: str, *, is_admin: bool) -> None:
-        """As Stream has it."""
+        """Implement `GrpcStream`."""
         self._owner.admitted(self._connection, user, is_admin=is_admin)
 
     def allow(self, size_bytes: int) -> None:
-        """As Stream has it."""
+        """Implement `GrpcStream`."""
         if not self._connection.is_over:
             self._h2.acknowledge_received_data(size_bytes, self._id)
             self._connection.flush_soon()

@@ -30,7 +30,7 @@ class Code(enum.IntEnum):
 
 
 class GrpcFailed(Exception):
-    """Ends a call with this code."""
+    """Raised to end a call with this code."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class GrpcFailed(Exception):
 
 
 class ClientGone(Exception):
-    """The client has ended the call, or its connection has ended: it cannot be answered."""
+    """Raised if the client has ended the call, or its connection has ended: it cannot be answered."""
 
 
 def framed(message: bytes) -> bytes:
@@ -60,16 +60,16 @@ def quoted(text: str) -> bytes:
 
 
 class IncomingMessages:
-    """Assembles the messages of a stream. size_bytes_max: of one message."""
+    """A buffer that assembles the messages of a stream. size_bytes_max: of one message."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
         self._bytes = bytearray()
         self._needed = _PREFIX_SIZE_BYTES
-        """For the next step: to know how long a message is, or to have it whole."""
+        """Bytes needed for the next step: a message's prefix, or the whole message."""
 
     def add(self, data: bytes) -> bool:
-        """Return whether a message may be complete."""
+        """Add data. Returns True if a message may be complete."""
         self._bytes += data
         return len(self._bytes) >= self._needed
 

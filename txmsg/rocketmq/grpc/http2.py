@@ -16,13 +16,13 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 _WINDOW_SIZE_BYTES: Final = 1024 * 1024
-"""What a client may send of a call that nobody reads."""
+"""Bytes that a client may send of a call without a reader."""
 _CONNECTION_WINDOW_SIZE_BYTES: Final = 4 * 1024 * 1024
-"""The same of all its calls."""
+"""The same for all calls of a connection."""
 _FRAME_HEADER_SIZE_BYTES: Final = 9
 _HEADERS_SIZE_BYTES_MAX: Final = 16 * 1024
 _HEADER_TABLE_SIZE_BYTES: Final = 4096
-"""Of names and values that were sent: clients may ask for 4 GiB."""
+"""Bytes of names and values that are remembered for compression: clients may ask for 4 GiB."""
 _COUNTED_EVERY: Final = 64
 
 # Headers are not judged: those that matter are looked at anyway, and to look at all of them took a sixth of a call.
@@ -54,7 +54,7 @@ class Http2(H2Connection):
         self.decoder.max_header_list_size = _HEADERS_SIZE_BYTES_MAX
         self._open = 0
         self._open_at = -1
-        """The newest stream when they were counted."""
+        """The newest stream at the last count."""
 
     @property
     def open_inbound_streams(self) -> int:
@@ -66,12 +66,14 @@ class Http2(H2Connection):
         return self._open + begun
 
     def initiate_connection(self) -> None:
-        """As in h2, with a larger window for all calls together."""
+        """Initiate as h2 does, with a larger window for all calls together."""
         super().initiate_connection()
         self.increment_flow_control_window(_CONNECTION_WINDOW_SIZE_BYTES - self.inbound_flow_control_window)
 
     def receive_data(self, data: Any) -> list[Event]:
-        """As in h2, which notices that a frame is too large only after it has arrived completely."""
+        """Receive as h2 does, but refuse a frame that is too large before it has arrived completely, as h2
+        would not.
+        """
         events = super().receive_data(data)
         if len(self.incoming_buffer._data) > self.max_inbound_frame_size + _FRAME_HEADER_SIZE_BYTES:
             self.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
@@ -79,8 +81,8 @@ class Http2(H2Connection):
         return events
 
     def forget_settings_without_use(self, event: RemoteSettingsChanged) -> None:
-        """Drop unknown settings of the client. h2 would keep up to 65,536, and go through all of them for each new
-        one.
+        """Drop unknown settings of the client. h2 would keep up to 65,536, and go through all of them for
+        each new one.
         """
         for code in event.changed_settings:
             if not isinstance(code, SettingCodes):
@@ -88,11 +90,9 @@ class Http2(H2Connection):
         self.encoder.header_table_size = min(self.encoder.header_table_size, _HEADER_TABLE_SIZE_BYTES)
 
     def going_away(self) -> bytes:
-        """Ask the client to start no more calls. Does not use h2's own method, after which the connection would have
-        ended.
-        """
+        """Return a request to start no more calls. Not h2's own method, after which the connection would have ended."""
         return GoAwayFrame(0, last_stream_id=self.highest_inbound_stream_id).serialize()
 
     def _receive_goaway_frame(self, _: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """The client starts no more calls. Running calls continue; h2 would end the connection."""
+        """Note that the client starts no more calls. Running calls continue; h2 would end the connection."""
         return [], []

@@ -22,15 +22,15 @@ from txmsg.wire.tls_transport import with_tls
 _log = EventLog(__name__)
 
 HTTP2: Final = ("h2",)
-"""What clients ask for in the handshake of TLS."""
+"""The protocol that clients ask for in the TLS handshake."""
 _LOOK_S: Final = 1.0
 _BACKLOG: Final = 1024
 _FIRST_BYTE_S: Final = 5.0
-"""Until the first byte of a client, with TLS of what is inside it."""
+"""Seconds until a client's first byte; with TLS, of the encrypted data."""
 _CALL_S: Final = 20.0
-"""Until the first call that is admitted."""
+"""Seconds until the first call that is admitted."""
 _FINISH_S_MAX: Final = 1.0
-"""How long clients may take at the end to read what was written."""
+"""Seconds that clients have at the end to read the last bytes."""
 
 
 class Port:
@@ -58,7 +58,7 @@ class Port:
         self.told_hourly = HourlyLog(_log)
         self.calls_begun = 0
         self.failures: Counter[Code] = Counter()
-        """Calls answered with a gRPC code that is not OK."""
+        """Numbers of calls answered with a gRPC code that is not OK."""
         self._methods = methods
         self.connections_max = connections_max
         self.table = ConnectionTable(
@@ -73,7 +73,7 @@ class Port:
         self.requests_size_bytes_max = requests_size_bytes_max
         self.requests_size_bytes = 0
         self.calls = 0
-        """Under way."""
+        """The number of running calls."""
         self.connections: set[GrpcConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class Port:
         )
 
     def made(self, connection: GrpcConnection) -> bool:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         self.connections.add(connection)
         if self._is_stopping:
             return False
@@ -129,18 +129,18 @@ class Port:
         return connection.place is not None
 
     def lost(self, connection: GrpcConnection) -> None:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         self.connections.discard(connection)
         if connection.place is not None:
             self.table.leave(connection.place)
 
     def admitted(self, connection: GrpcConnection, user: str, *, is_admin: bool) -> None:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         if connection.place is not None:
             self.table.know(connection.place, user, is_admin=is_admin)
 
     def begin_call(self) -> bool:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         if self.calls >= self.calls_max:
             return False
         self.calls += 1
@@ -148,15 +148,15 @@ class Port:
         return True
 
     def done(self) -> None:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         self.calls -= 1
 
     def failed(self, code: Code) -> None:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         self.failures[code] += 1
 
     def count_bytes(self, size_bytes: int) -> int:
-        """As Owner has it."""
+        """Implement `ConnectionOwner`."""
         self.requests_size_bytes += size_bytes
         return self.requests_size_bytes_max - self.requests_size_bytes
 
