@@ -1,8 +1,8 @@
-"""Commands, console, live pages, checks of a running set, and demos: what operators use.
+"""Commands, console, live pages, checks of a running set, and demos: the tools of operators.
 
 cli        the command `txmsg`
 console    the console for operators
 page       live pages, their server and their login
-doctor     what `txmsg doctor` looks at
+doctor     the probes of `txmsg doctor`
 demo       the examples, run as real processes
 """

@@ -25,7 +25,7 @@ _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ForkedLog(NamedTuple):
-    """A continued log. groups: those that were further than its new end, and were set back."""
+    """A log that was continued. groups: those that were further than its new end, and were set back."""
 
     generation: int
     groups: Sequence[str]

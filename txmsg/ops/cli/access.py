@@ -1,4 +1,4 @@
-"""What answers a command that works on the Notify database itself, without a broker."""
+"""Answers commands that work on the Notify database itself, without a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 
 
 def asker_of_storage(url: str) -> AskBroker:
-    """Answer as a broker would, from the database itself: whoever may write there needs nobody's permission."""
+    """Return an asker that answers as a broker would, from the database: its owner needs no further permission."""
 
     def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         return asyncio.run(_ask_storage(url, method, request))
@@ -45,7 +45,7 @@ async def _ask_storage(url: str, method: Method[RequestT, ReplyT], request: Requ
 
 
 def _answers(pool: Pool) -> dict[str, Callable[[Any], Any]]:
-    """What answers the methods of users, rules and schemas, by their names."""
+    """Return the functions that answer the methods of users, rules and schemas, by their names."""
     topics = TopicRegistry(pool, auto_create=False, queues=1)
     services = {
         AccessService: AccessApi(Users(pool), None),

@@ -1,4 +1,4 @@
-"""`txmsg acl`: which user or role may do what."""
+"""`txmsg acl`: the rules of users and roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.ops.cli.output import json_text, print_rows, say
 from txmsg.wire.access.rules import ADMIN, ROLE, Rule, parse_rule
 
 _NOT_ALLOWED = 1
-"""The exit status of `txmsg acl check` for what is not allowed."""
+"""The exit status of `txmsg acl check` if the action is not allowed."""
 
 
 @click.group()

@@ -30,7 +30,7 @@ from txmsg.runtime.signals import call_on_hangup_by_thread
 _log = EventLog(__name__)
 
 _TIMEOUT_S: Final = 5.0
-"""How long an append waits for the log before it goes to the spool."""
+"""Seconds that an append waits for the log before it goes to the spool."""
 _SILENT_S: Final = 10.0
 
 _file_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))

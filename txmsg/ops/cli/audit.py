@@ -1,4 +1,4 @@
-"""`txmsg audit`: who changed what. Asks the service Audit."""
+"""`txmsg audit`: changes and their users. Asks the service Audit."""
 
 from __future__ import annotations
 

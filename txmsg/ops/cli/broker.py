@@ -51,7 +51,7 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
 
 @contextmanager
 def _embedded(config: BrokerConfig) -> Iterator[str]:
-    """The URL of an upgraded Notify database in the embedded PostgreSQL, which this process uses meanwhile."""
+    """Yield the URL of an upgraded Notify database in the embedded PostgreSQL, which runs as long as it is used."""
     from txmsg.broker import migrate
     from txmsg.broker.embedded import EmbeddedPostgres
     from txmsg.broker.embedded.place import default_data_dir

@@ -1,4 +1,4 @@
-"""The business database that commands name, and what is done in it."""
+"""The business database that commands name, and work on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ database_option: Decorator = click.option(
 
 
 def with_engine(database: str, work: Callable[[Engine], T]) -> T:
-    """What `work` makes of an engine of a business database."""
+    """Run `work` on an engine of a business database. Returns its result."""
     engine = engine_of(database)
 
     def call() -> T:
@@ -46,7 +46,7 @@ def with_engine(database: str, work: Callable[[Engine], T]) -> T:
 
 @contextmanager
 def usable(engine: Engine) -> Iterator[None]:
-    """What the driver says of a database that cannot be used is a StorageError."""
+    """Translate errors of the driver for a database that cannot be used to StorageError."""
     try:
         yield
     except SQLAlchemyError as exc:
@@ -56,7 +56,7 @@ def usable(engine: Engine) -> Iterator[None]:
 
 
 def engine_of(database: str) -> Engine:
-    """Return an engine, not connected. Raises StorageError for a URL that names none."""
+    """Return an engine that is not connected yet. Raises StorageError for an invalid URL."""
     try:
         engine = create_engine(database)
     except ModuleNotFoundError as exc:
@@ -76,7 +76,7 @@ def engine_of(database: str) -> Engine:
 
 
 def _check_file(engine: Engine) -> None:
-    """SQLite would make an empty file of a name that is misspelt."""
+    """Raise StorageError for a missing file: SQLite would create an empty one for a misspelt name."""
     name = engine.url.database
     if engine.dialect.name != "sqlite" or not name or name.startswith((":memory:", "file:")) or Path(name).exists():
         return

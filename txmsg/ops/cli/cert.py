@@ -1,4 +1,4 @@
-"""`txmsg cert`: certificates to try TLS with. Those of production come from an authority of yours."""
+"""`txmsg cert`: certificates for trying TLS. Those of production come from your authority."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def _write(files: Path, issued: trustme.LeafCert) -> None:
 
 
 def _write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """A new file in the place of one that is there, with this mode from its first byte on.
+    """Replace a file by a new one that has this mode from its first byte on.
 
-    Not into the one that is there: in a directory of another user it can be a link that leads root elsewhere.
+    Does not write into the existing one: in a directory of another user it can be a link that leads root elsewhere.
     """
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

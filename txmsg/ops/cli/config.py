@@ -30,7 +30,7 @@ CONFIGS: Final = {
     "rocketmq": "txmsg.rocketmq.config:GatewayConfig",
     "client": "txmsg.settings.clients:ClientConfig",
 }
-"""The dataclass of each scope, imported when it is asked for: those of a log need txmsg[metaq]."""
+"""The dataclass of each scope, imported on demand: those of a log need txmsg[metaq]."""
 
 
 def config_of(scope: str) -> type[Any]:

@@ -1,4 +1,4 @@
-"""What commands talk to: a broker, by calls of its services, or a log."""
+"""Connections of commands: to a broker, by calls of its services, or to a log."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def log_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LogDirectory(click.Path):
-    """A directory that is, or contains, files of a log: what is done with these needs no server, and no Kafka."""
+    """A directory that is, or contains, files of a log. Such commands need neither a server nor a Kafka."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False, exists=True)
@@ -131,7 +131,7 @@ def _addresses(broker: str) -> list[str]:
 
 
 def _origin() -> str:
-    """Where the address of brokers comes from, if not from the command line."""
+    """Return the source of the brokers' address, if it is not the command line."""
     context = click.get_current_context(silent=True)
     source = None if context is None else context.get_parameter_source("broker")
     origins = {
@@ -143,12 +143,12 @@ def _origin() -> str:
 
 
 def asker(broker: str) -> AskBroker:
-    """Call any broker of a database."""
+    """Return a function that calls any broker of a database."""
     return functools.partial(ask_broker, broker)
 
 
 def of_database(administration: Callable[[AskBroker], Any], argument: str) -> Decorator:
-    """Add --broker and --storage; the command gets the administration of what they name, by this argument."""
+    """Add --broker and --storage; the command gets the administration of the named one, by this argument."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
@@ -174,13 +174,13 @@ def of_database(administration: Callable[[AskBroker], Any], argument: str) -> De
 
 
 database_option: Decorator = of_database(lambda ask: ask, "ask")
-"""Adds --broker and --storage; the command gets what asks the one that is named, as `ask`."""
+"""Add --broker and --storage; the command gets a function that asks the named one, as `ask`."""
 
 
 def _names_brokers() -> bool:
-    """Whether brokers are named anywhere: they count more than a database that the environment names.
+    """Return True if brokers are named anywhere: they take precedence over a database that the environment names.
 
-    For they ask who does it, and note that in the audit log.
+    Brokers identify the user, and note the change in the audit log. Raises UsageError if both are given.
     """
     context = click.get_current_context()
     broker, storage = (context.get_parameter_source(name) for name in ("broker", "storage"))
@@ -192,7 +192,7 @@ def _names_brokers() -> bool:
 
 
 def administered(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --broker and --log; the command gets what they name as `administration`."""
+    """Add --broker and --log; the command gets the administration of the named one as `administration`."""
 
     @functools.wraps(command)
     def with_administration(*, broker: str, log: str | None, **others: Any) -> Any:

@@ -27,7 +27,7 @@ _RESERVED = {"assets", "login", "login.css", "logout", "operations", "preference
 
 
 class _Brokers(StringParamType):
-    """Several of them in one variable are separated by semicolons, as for producers."""
+    """Addresses of brokers. Several in one variable are separated by semicolons, as for producers."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         return rv.split(";")
@@ -105,7 +105,9 @@ async def _serve(config: ConsoleConfig, *, as_json: bool) -> None:
 
 
 def _logs(given: tuple[str, ...], databases: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Logs by the database that they belong to: what serves one gets the tokens of its visitors, and of no others."""
+    """Return logs by their database. The server of a database's log gets the tokens of that database's
+    visitors only.
+    """
     of_database: dict[str, list[str]] = {name: [] for name in databases}
     for text in given:
         before, equals, where = text.partition("=")
@@ -122,7 +124,7 @@ def _logs(given: tuple[str, ...], databases: Sequence[str]) -> dict[str, dict[st
 
 
 def _named(option: str, given: Sequence[str], default: str) -> dict[str, str]:
-    """What was given by name; without one it has the name `default`, and a number from the second on."""
+    """Return values by name; unnamed ones get the name `default`, with a number from the second on."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""`txmsg db`: a Notify database, for the operator. What it prints comes from txmsg.broker.migrate and findings."""
+"""`txmsg db`: a Notify database, for the operator. Its output comes from txmsg.broker.migrate and findings."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _WHICH: tuple[Decorator, ...] = (
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which dead letters; the command gets them as `which`."""
+    """Add the options that select dead letters; the command gets them as `which`."""
 
     @functools.wraps(command)
     def with_filter(**options: Any) -> Any:
@@ -167,7 +167,7 @@ def _check_named(which: DeadLetterFilter, what: str) -> None:
 
 
 def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
-    """How many were dealt with in all steps."""
+    """Return the number of messages that all steps have handled."""
     done = 0
     try:
         for count in _bar(steps, total, done_word):

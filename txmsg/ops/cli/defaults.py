@@ -1,7 +1,7 @@
-"""What options are when they are not given: by a variable each, and by the file of settings.
+"""Defaults of options: a variable for each, and the file of settings.
 
 `--limit` of `txmsg group list` is TXMSG_GROUP_LIST_LIMIT, or `limit` under [cli.group.list] in the file that
-TXMSG_CONFIG names; what stands under [cli] itself is for every command that has such an option. Options that are
+TXMSG_CONFIG names. A key under [cli] itself applies to every command that has such an option. Options that are
 settings of servers have a catalogue of their own.
 """
 
@@ -19,7 +19,7 @@ from txmsg.settings.sources import COMMANDS_TABLE, CONFIG_VARIABLE, read_file
 
 
 def apply(command: click.Command, path: Sequence[str]) -> dict[str, Any]:
-    """Names the variables of a command's options, and of those below it; their values in the file, for click.
+    """Set the variables of the options of a command and its subcommands. Returns the file's values of them, for click.
 
     path: the words that call it, without `txmsg`.
     """
@@ -49,7 +49,9 @@ def _apply(command: click.Command, path: Sequence[str], tables: Mapping[str, Any
 
 
 def _name(option: click.Parameter) -> str | None:
-    """What an option is called in the file; None of arguments, and of settings, which stand in tables of their own."""
+    """Return the name of an option in the file; None for arguments, and for settings, which have tables of
+    their own.
+    """
     if not isinstance(option, click.Option) or not option.allow_from_autoenv or option.name == "help":
         return None
     return next((each[2:] for each in option.opts if each.startswith("--")), None)

@@ -63,9 +63,7 @@ _console_option: Decorator = click.option(
 
 
 def _kafka(_: click.Context, __: click.Parameter, where: str | None) -> str | None:
-    """Return the address with a prefix under which there are no topics yet: those of another day would
-    count as well.
-    """
+    """Return the address with a prefix that has no topics yet: topics of an earlier run would be counted as well."""
     if where is None:
         return None
     from txmsg.metaq.kafka.location import is_kafka, parse_address

@@ -1,4 +1,4 @@
-"""Plays a demo in a terminal: its progress, what interrupts it, its result, and the exit status."""
+"""Plays a demo in a terminal: its progress, interruptions, result and exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def play(
     keep: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Run a demo, show its result, and exit. verdict: what is said of a good one."""
+    """Run a demo, show its result, and exit. verdict: the text for a good result."""
     console = Console(stderr=as_json)  # stdout is for the JSON then
     try:
         with (
@@ -111,7 +111,7 @@ class Bars:
 
 @contextlib.contextmanager
 def _directory(keep: Path | None) -> Iterator[Path]:
-    """The empty directory that is to be kept, or one that is removed afterwards. Raises UsageError."""
+    """Yield the empty directory to keep, or a temporary one. Raises UsageError."""
     if keep is not None:
         try:
             keep.mkdir(parents=True, exist_ok=True)
@@ -134,9 +134,9 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 
 class Interrupts:
-    """Ctrl-C, SIGTERM and a terminal that is closed end the demo in order, with all its processes.
+    """A context in which Ctrl-C, SIGTERM and a closed terminal end the demo in order, with all its processes.
 
-    Raised where the main thread is just then, KeyboardInterrupt may be lost (in a finalizer, in a callback of a
+    A KeyboardInterrupt that is raised in the main thread at any point may be lost (in a finalizer, in a callback of a
     library). So it is remembered, and `check` raises it again.
     """
 

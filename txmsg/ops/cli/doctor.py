@@ -1,4 +1,4 @@
-"""`txmsg doctor`: what is wrong or risky in a running set. The checks are those of txmsg.ops.doctor."""
+"""`txmsg doctor`: problems and risks of a running set. The checks are those of txmsg.ops.doctor."""
 
 from __future__ import annotations
 

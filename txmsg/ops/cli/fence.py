@@ -1,4 +1,4 @@
-"""`txmsg fence`: the fence of a business database, for the operator. What it does is in txmsg.checker.fence."""
+"""`txmsg fence`: the fence of a business database, for the operator. The work is in txmsg.checker.fence."""
 
 from __future__ import annotations
 
@@ -98,5 +98,5 @@ def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
 
 
 def _with_fence(database: str, work: Callable[[Fence], T]) -> T:
-    """What `work` makes of the fence of a business database."""
+    """Run `work` on the fence of a business database. Returns its result."""
     return with_engine(database, lambda engine: work(Fence(engine)))

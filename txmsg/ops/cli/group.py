@@ -1,4 +1,4 @@
-"""`txmsg group`: consumer groups of Notify or of a log, where they stand, and where they go on."""
+"""`txmsg group`: consumer groups of Notify or of a log, their positions and seeks."""
 
 from __future__ import annotations
 

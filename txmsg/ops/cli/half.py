@@ -1,4 +1,4 @@
-"""`txmsg half`: half messages as a broker sees them, and an operator's decision."""
+"""`txmsg half`: half messages as a broker reports them, and an operator's decision."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def health(*, address: str, alive: bool, timeout_s: float, as_json: bool) -> Non
 
 
 def _answer(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str]:
-    """Status and text. Raises OSError and HTTPException."""
+    """Return status and text. Raises OSError and HTTPException."""
     deadline = time.monotonic() + timeout_s
     try:
         return _asked(http.client.HTTPConnection(host, port, timeout=timeout_s), path)

@@ -27,12 +27,12 @@ _WORDS: Final = {
 
 
 def life_values(life: MessageLife) -> dict[str, object]:
-    """Return a life for JSON. What does not apply, or is not known, is None."""
+    """Return a life for JSON. Values that do not apply, or are unknown, are None."""
     return asdict(life)
 
 
 def print_life(life: MessageLife) -> None:
-    """Print facts, then what happened, then its state in each group and mirror, then what is not known."""
+    """Print facts, then events, then the state in each group and mirror, then unknown facts."""
     print_facts({name: value for name, value in life_values(life).items() if name not in _LISTS})
     for event in life.events:
         say(f" {_event(event)}")

@@ -1,4 +1,4 @@
-"""The `txmsg` command: its subcommands by name, loaded when they are called, and what the user sees of errors."""
+"""The `txmsg` command: its subcommands by name, loaded when they are called, and the texts of errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.ops.cli.defaults import apply
 from txmsg.runtime.owners import REFUSALS, refusal_text
 
 EXAMPLE_FORMAT: Final = "\b\nExample:"
-"""How an epilog begins that click must not re-wrap."""
+"""The beginning of an epilog that click must not re-wrap."""
 
 COMMANDS: Final = {
     "acl": "Allow users and roles what they need, and say which rule decides.",
@@ -53,7 +53,7 @@ COMMANDS: Final = {
     "user": "Create users of brokers with authentication, rotate and revoke their tokens.",
     "worker": "Run an application in processes that are supervised.",
 }
-"""Each is the click command of its name in the module of its name, with _ for -; the line stands in `txmsg --help`."""
+"""Subcommands with their line in `txmsg --help`. The module has the command's name, with _ for -."""
 
 _AS_JSON: Final = "txmsg.as_json"
 _COMMAND: Final = "txmsg.command"
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
 class _JsonError(click.ClickException):
     """An error of a command under --json: one line on stderr, `{"error": {"code": "not_found", "text": "..."}}`.
 
-    The code is that of the class in errors.py, "usage" for a wrong command line, or "command" for what is neither.
+    The code is that of the class in errors.py, "usage" for a wrong command line, or "command" for any other error.
     """
 
     def __init__(self, code: str, text: str, exit_code: int) -> None:

@@ -219,7 +219,7 @@ def _erased(result: ErasedMessages) -> str:
 
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
-    """Ask about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
+    """Ask about a message that waits for its time. Does not ask about others: the broker's answer gives the reason."""
     for found in ask_broker(broker, MessagesService.find, MessageQuery(id=id_, limit=1)).messages:
         if found.state == "scheduled":
             key = f" with key {found.key}" if found.key else ""
@@ -228,7 +228,9 @@ def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
 
 
 def _values(found: FoundMessage, *, with_body: bool = False) -> dict[str, object]:
-    """Return a message for people and for JSON: ids and times as text, what is not set or does not apply as None."""
+    """Return a message for people and for JSON: ids and times as text, values that are unset or do not
+    apply as None.
+    """
     values: dict[str, object] = {
         "id": message_id(TransactionId(found.transaction_id), found.n),
         "state": found.state,

@@ -85,7 +85,7 @@ def _rows(access: LogAccess) -> list[dict[str, Any]]:
 
 
 def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
-    """Add to each queue what the log itself says is missing; the size of the log."""
+    """Add to each queue the offsets that the log itself marks as missing. Returns the size of the log."""
     reader = LogReader(access.root)
     for row in rows:
         try:
@@ -112,7 +112,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _access(settings: TopicSettings, queue: int) -> str:
-    """What producers and groups may do with a queue: rw, r, w, or - for neither."""
+    """Return the rights of producers and groups on a queue: rw, r, w, or - for neither."""
     is_written = settings.takes(queue) and (settings.write_queues is None or queue < settings.write_queues)
     return ("r" if settings.gives(queue) else "") + ("w" if is_written else "") or "-"
 
@@ -122,7 +122,7 @@ def _kept_for(retention_s: float | None) -> str:
 
 
 class _Retention(click.ParamType):  # type: ignore[type-arg]
-    """How long, or `log`."""
+    """A duration, or `log` for the log's own retention."""
 
     name = duration.__name__
 

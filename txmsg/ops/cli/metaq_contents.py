@@ -1,4 +1,4 @@
-"""`txmsg metaq tail`, `dump` and `check`: what stands in a log."""
+"""`txmsg metaq tail`, `dump` and `check`: the contents of a log."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def tail(
 def _messages(
     access: LogAccess, topic: str, queue: int | None, start: Start, *, follow: bool
 ) -> Iterator[ReceivedMessage]:
-    """Yield all messages from there on; queues that come later are followed from their begin."""
+    """Yield all messages from these offsets on; queues that are created later are followed from their begin."""
     at: dict[LogQueue, int] = {}
     while True:
         there = access.queues_of(topic)
@@ -137,7 +137,7 @@ def _unknown(access: LogAccess, topic: str, queues: list[int]) -> UnknownTopic:
 
 
 def message_values(message: ReceivedMessage) -> dict[str, Any]:
-    """Return a message of a log, whole, for JSON."""
+    """Return a whole message of a log for JSON."""
     return {
         "topic": message.topic,
         "queue": message.queue,
@@ -155,7 +155,7 @@ def message_values(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def message_line(message: ReceivedMessage) -> str:
-    """Return a message on one line: where it stands, when it was stored, what it is about, how its body begins."""
+    """Return a message on one line: position, time of storage, key and tag, and the beginning of its body."""
     about = "".join(
         f" {name}={value}"
         for name, value in (("tag", message.tag), ("key", message.key), ("order", message.ordering_key))
@@ -206,7 +206,7 @@ def dump(
 
 
 def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, Any]]:
-    """What stands at each position from this one on."""
+    """Yield the frame, or the damage, at each position from this one on."""
     log, log_id = CommitLogReader(directory / "commitlog"), identity_of(directory, create=False).log_id
     firsts = log.files()
     for first, end in zip(firsts, [*firsts[1:], log.end_position()], strict=True):
@@ -299,7 +299,7 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
 
 
 def _take_again(directory: Path, storage: str, name: str) -> list[str]:
-    """What is missing comes from the table, where that has it; what was done, in sentences."""
+    """Take missing messages from the table as far as it has them. Returns sentences that report it."""
     # Only here, for they load a driver, which would double the time that `tail` takes to start.
     from txmsg.binlog.config import check_mirror_name
     from txmsg.binlog.database import connect, translated

@@ -1,4 +1,4 @@
-"""`txmsg metaq export`: messages of a topic as files for tools of data."""
+"""`txmsg metaq export`: messages of a topic as files for data tools."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def export(
 
 
 def _format(to: Path, name: str | None, partitions: tuple[str, ...]) -> tuple[Format, bool]:
-    """Return the format, and whether a directory is written."""
+    """Return the format, and True if a directory is written."""
     of_file = Format.of(to)
     if of_file is None:
         return _FORMATS[name or "parquet"], True

@@ -51,7 +51,7 @@ SECONDS = _Seconds()
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg]
-    """A time, or how long ago it was: see `time_in`."""
+    """A time, or a duration before now: see `time_in`."""
 
     name = "time"
 
@@ -68,7 +68,7 @@ TIME = _Time()
 
 
 class _Start(click.ParamType):  # type: ignore[type-arg]
-    """Where to begin: earliest, latest, an offset, or a time."""
+    """A start position: earliest, latest, an offset, or a time."""
 
     name = "start"
 
@@ -148,7 +148,7 @@ WIDE: Final = "txmsg.wide"
 
 
 def asked(name: str) -> Any:
-    """What `table_options` say; None where they say nothing, and outside of commands."""
+    """Return the values of `table_options`; None if they are not given, and outside of commands."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(name)
 

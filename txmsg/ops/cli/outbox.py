@@ -1,4 +1,4 @@
-"""`txmsg outbox`: messages that wait in a business database. What it does is in txmsg.client.outbox."""
+"""`txmsg outbox`: messages that wait in a business database. The work is in txmsg.client.outbox."""
 
 from __future__ import annotations
 

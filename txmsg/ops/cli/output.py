@@ -1,4 +1,4 @@
-"""What commands print: times, contents of messages, tables, JSON."""
+"""Prints the output of commands: times, contents of messages, tables, JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.wire.headers import unpack_headers
 
 _BODY_SHOWN_BYTES: Final = 2000
 _GAP: Final = 2
-"""Between columns."""
+"""Spaces between columns."""
 _TITLES: Final = {"id": "Message", "transaction": "Transaction"}
 
 
@@ -30,7 +30,9 @@ def seconds(at: datetime | None) -> str | None:
 
 
 def json_text(values: Mapping[str, object]) -> str:
-    """What a command prints under --json. Times as ISO 8601, to the microsecond: programs compare them."""
+    """Return the output of a command under --json. Times are ISO 8601 to the microsecond, since programs
+    compare them.
+    """
     return json.dumps(values, default=_exact)
 
 
@@ -42,7 +44,7 @@ def _exact(value: object) -> str:
 def content(
     headers: bytes | Mapping[str, str], body: bytes, *, topic: str, is_withheld: bool = False
 ) -> dict[str, object]:
-    """What a message holds, for people and for JSON. The beginning of a body is enough to recognise it."""
+    """Return the contents of a message, for people and for JSON; of a body only the beginning."""
     if is_withheld:
         needs = f"headers and body need `read topic:{topic}`: `txmsg acl allow` gives it"
         return {"headers": None, "body": None, "withheld": needs}
@@ -98,7 +100,9 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int] | None:
-    """How wide each column is: as its longest line, or less where it wraps. None: its words do not fit into `width`."""
+    """Return the width of each column: its longest line, or less where it wraps. None: its words do not fit into
+    `width`.
+    """
     columns = list(zip(*rows, strict=True))
     found = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
     least = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
@@ -131,23 +135,25 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_address(address: str, *, as_json: bool) -> None:
-    """Print where a server listens."""
+    """Print the address on which a server listens."""
     click.echo(json.dumps({"listening": address}) if as_json else f"listening on {address}")
 
 
 def first_line(text: str | None) -> str:
-    """Of an error, for a row of a table: what was raised, without where. `show` commands have the rest."""
+    """Return an error's first line for a row of a table, without the place. `show` commands have the rest."""
     return (text or "").partition("\n")[0]
 
 
 def print_table(table: Table, *, width: int | None = None) -> None:
-    """As wide as the terminal, or so wide; unfolded in a pipe, so that its text can be searched."""
+    """Print a table as wide as the terminal, or so wide; unfolded in a pipe, so that its text can be searched."""
     _console(width).print(table)
 
 
 def _console(width: int | None = None) -> Console:
     class Printable(Console):
-        """Shows no text as it is: keys, names and errors are others' words, and may steer a terminal."""
+        """A console that escapes unprintable text: keys, names and errors come from others, and may control
+        a terminal.
+        """
 
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(printable(text, lines=True), **options)

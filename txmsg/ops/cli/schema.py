@@ -1,4 +1,4 @@
-"""`txmsg schema`: what the payloads of topics look like, by version. Asks the service Schemas."""
+"""`txmsg schema`: versions of the schemas of topics' payloads. Asks the service Schemas."""
 
 from __future__ import annotations
 

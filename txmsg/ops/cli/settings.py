@@ -1,4 +1,4 @@
-"""Settings of a server's command: options of its catalogue, and the values of all sources together."""
+"""Settings of a server's command: options of its catalogue, and the merged values of all sources."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class _OfSetting(click.ParamType):  # type: ignore[type-arg]
 
 
 def settings_options(config: type, scope: str) -> Decorator:
-    """Add --config, and an option for each setting that has one; the command gets None for what is not given."""
+    """Add --config, and an option for each setting that has one; the command gets None for options that are
+    not given.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for each in reversed([setting for setting in settings_of(config, scope) if setting.option]):
@@ -111,11 +113,13 @@ class ProcessSettings(Generic[T]):
         return {each.name: self.given.get(each.name, SettingValue(each.default)) for each in self.catalogue}
 
     def sources(self) -> dict[str, str]:
-        """Where each setting comes from that has not its default."""
+        """The source of each setting that differs from its default."""
         return {name: each.source for name, each in self.given.items()}
 
     def make(self, **others: object) -> T:
-        """Return the dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
+        """Return the dataclass of these settings. others: values that the process itself provides. Raises
+        MisuseError.
+        """
         for each in self.catalogue:
             if each.default is REQUIRED and each.name not in self.given and each.name not in others:
                 raise click.UsageError(
@@ -126,7 +130,7 @@ class ProcessSettings(Generic[T]):
 
 
 def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> ProcessSettings[T]:
-    """Read all sources but the run-time store, and begin to log as they say."""
+    """Read all sources but the run-time store, and configure logging by them."""
     settings = _read(config, scope, file, options)
     log_to_stderr(settings["log_level"], settings["log_format"])
     for warning in strange_variables(os.environ, settings.catalogue):
@@ -135,7 +139,7 @@ def read_settings(config: type[T], scope: str, file: Path | None, options: Mappi
 
 
 def take_again(given: GivenSettings[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
-    """Read them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
+    """Read the sources again in a running process. An error in them is logged, and the old values stay."""
     try:
         settings = _read(type(given.config), scope, file, options)
         given.take_live(settings.make(), scope, settings.sources())

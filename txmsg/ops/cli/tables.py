@@ -1,4 +1,4 @@
-"""`txmsg tables`: the tables of a business database, for its DBA. What it prints is in txmsg.client.business_sql."""
+"""`txmsg tables`: the tables of a business database, for its DBA. The output comes from txmsg.client.business_sql."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ _topics_option: Decorator = click.option(
 
 
 def _excluded(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...] | None:
-    """None: as the mirror was made."""
+    """Return the given patterns; () for one empty pattern, None (as the mirror has them) without any."""
     if given == ("",):
         return ()
     return given or None
@@ -383,7 +383,7 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
 
 
 def _directory(metaq: str) -> Path:
-    """Return a log that is there, in a directory: making one, or asking a server, would be a mistake here."""
+    """Return an existing log in a directory: creating one, or asking a server, would be a mistake here."""
     directory = Path(metaq)
     if not (directory / "log.json").exists():
         raise click.UsageError(f"--metaq {metaq}: there is no log in such a directory; name it on the machine it is on")

@@ -29,7 +29,7 @@ from txmsg.wire.listening import loopback
 WATCH_INTERVAL_S: Final = 0.1
 START_S_MAX: Final = 240.0  # one core, shared
 STOP_S_MAX: Final = 30.0
-"""For all parts together; then they are killed."""
+"""Maximum seconds for all parts together; then they are killed."""
 _PORT_MAX: Final = 65_535
 
 
@@ -151,7 +151,7 @@ def _http_addresses(listen: str) -> dict[str, str]:
 
 
 class _Stopped(Exception):
-    """A signal ends all parts."""
+    """Raised when a signal ends all parts."""
 
 
 class _Parts:
@@ -184,14 +184,17 @@ class _Parts:
         return facts
 
     def watch(self) -> None:
-        """Look at all parts, after a moment. Raises ChildFailed when one has ended, and _Stopped."""
+        """Wait a moment, and check all parts. Raises ChildFailed when one has ended, and _Stopped."""
         if self._stop.wait(WATCH_INTERVAL_S):
             raise _Stopped
         for child in self._children.values():
             child.require_running()
 
     def stop(self) -> str:
-        """End senders first, then what passes on, then what keeps; names those that had to be killed."""
+        """End senders first, then the parts that pass messages on, then those that store them.
+
+        Returns a sentence about parts that had to be killed; "" if all ended by themselves.
+        """
         deadline = time.monotonic() + STOP_S_MAX
         order = ("console", "broker", "tailer", "metaq")
         children = [self._children[name] for name in order if name in self._children]

@@ -50,7 +50,7 @@ _roles_option = click.option(
 
 
 def make_first_user(url: str, out: Path) -> None:
-    """Make the user `admin` of a database that has no users, and write its token to a file.
+    """Create the user `admin` in a database without users, and write its token to a file.
 
     For the embedded database, of which nobody else knows the URL.
     """
@@ -284,7 +284,7 @@ def _expires_at(expires_s: float | None) -> datetime | None:
 
 
 def _check_out(out: Path | None, *, replaces: bool = False) -> None:
-    """Before the token is made, which could not be shown again. replaces: a file of that name may be there."""
+    """Check the file before the token is made, which could not be shown again. replaces: the file may exist."""
     if out is None:
         return
     if out.is_symlink() or (out.exists() and not out.is_file()):
@@ -311,7 +311,7 @@ def _print_token(what: str, issued: IssuedToken, out: Path | None, *, as_json: b
 
 
 def _write_private(path: Path, token: str) -> None:
-    """Moved into place, so that a client which reads the file sees either token whole."""
+    """Write a new file, then move it into place, so that a client which reads it sees either token whole."""
     new = _new_file(path)
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:

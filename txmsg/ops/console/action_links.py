@@ -1,4 +1,4 @@
-"""Buttons for actions of the console, or why this visitor may not use them."""
+"""Buttons for actions of the console, or the reason why this visitor may not use them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::int)?\}")
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """The address of an action. refusal: why this visitor may not use it; "" if it may."""
+    """The address of an action. refusal: the reason why this visitor may not use it; "" if it may."""
 
     url: str
     refusal: str
 
 
 def offer_of(look: PageContext, path: str, /, **values: object) -> ActionLink:
-    """Of the action with this path, as ACTIONS have it. values: its parameters, and the query for its dialog."""
+    """Return the link of the action with this path, as in ACTIONS. values: its parameters, and the query for its
+    dialog.
+    """
     action = _ACTIONS[path]
     names = {name: str(value) for name, value in values.items()}
     refusal = action.refusal(look.who, names)

@@ -1,4 +1,4 @@
-"""Actions change something: a GET shows what the action would do and asks, a POST does it.
+"""Actions, which change something: a GET shows the effect and asks, a POST does it.
 
 The dialog is the same for all: a title, sentences that say what will happen, optional fields, and a button. When a
 field changes, the dialog is requested again with the values so far, so its sentences may depend on them (a dry run).
@@ -27,11 +27,11 @@ class Field:
     kind: str = "text"
     help: str = ""
     choices: Sequence[tuple[str, str]] = ()
-    """Values and what is shown of them."""
+    """Values with the text that is shown for each."""
     is_required: bool = False
     affects: bool = False
-    """Whether what will happen depends on it: then the dialog says it again when it changes. A click that changes it
-    by leaving it does nothing else."""
+    """True if the effect depends on it: the dialog is then requested again when it changes. A click that changes it by
+    leaving it does nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class Confirmation:
 
     title: str
     says: Sequence[str]
-    """What will happen, a sentence or two each, with figures."""
+    """Sentences about the effect, with figures."""
     button: str
     """The verb on the button."""
     is_danger: bool = False
-    """It cannot be undone."""
+    """True if it cannot be undone."""
     fields: Sequence[Field] = ()
 
 
@@ -53,22 +53,28 @@ class ConsoleAction:
     """A change in one database."""
 
     path: str
-    """Below the database, with parameters: /brokers/{broker}/drain."""
+    """The path below the database, with parameters: /brokers/{broker}/drain."""
     method: str
-    """What it calls in the end, by the name on the wire: who may not call that is not asked. "": nothing of brokers."""
+    """The method on the wire that it calls: visitors without a right to it are not offered the action. "": no broker's
+    method."""
     confirm: Callable[[PageContext], Awaitable[Confirmation]]
-    """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
+    """Returns the dialog. `look.values`: the fields so far. Raises the errors of errors.py, which the dialog then
+    shows."""
     perform: Callable[[PageContext], Awaitable[str | ConsoleOperation]]
-    """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
+    """Does it, and returns a sentence about it, or about its start if it takes long. `look.values`: the fields."""
 
     def refusal(self, who: UserIdentity | None, names: Mapping[str, str]) -> PermissionDenied | None:
-        """Why a visitor may not do this; None if it may. names: of topic and group, as far as they are known."""
+        """Return the reason why a visitor may not do this; None if it may. names: of topic and group, as far as they
+        are known.
+        """
         lacking = None if who is None or not self.method else missing_before(who.rights, self.method, names)
         return None if lacking is None or who is None else denied(who.name, *lacking)
 
 
 def deletion(look: PageContext, section: str, name: str, says: Sequence[str]) -> Confirmation:
-    """What is asked before a topic or a group is deleted: its texts are SECTION.delete_title, .delete and .force."""
+    """Return the dialog before a topic or a group is deleted. Its texts are SECTION.delete_title, .delete
+    and .force.
+    """
     return Confirmation(
         title=look.t(f"{section}.delete_title", name=name),
         says=says,
@@ -79,9 +85,9 @@ def deletion(look: PageContext, section: str, name: str, says: Sequence[str]) ->
 
 
 def final_act(look: PageContext, act: str, hidden: str, **values: str) -> Confirmation:
-    """What is asked before something is done to one message for good: its texts are ACT_title, _says, _says_rest, ACT.
+    """Return the dialog before a final action on one message. Its texts are ACT_title, _says, _says_rest, ACT.
 
-    hidden: which of the values the dialog sends back.
+    hidden: names of values that the dialog sends back.
     """
     return Confirmation(
         title=look.t(f"{act}_title"),

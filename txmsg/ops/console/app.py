@@ -45,21 +45,21 @@ _COOKIE_S: Final = 365 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class Console:
-    """Shared by all requests."""
+    """The parts that all requests share."""
 
     desks: UserDatabases
     sessions: LoginSessions[UserDatabase]
     logs: Mapping[str, Mapping[str, NamedLog]]
-    """By database and name: a log gets the tokens of visitors of its own database only."""
+    """Logs by database and name: a log gets the tokens of visitors of its own database only."""
     operations: ConsoleOperations
     live: LiveParts
     renderers: Mapping[str, Renderer]
     is_local: bool = True
-    """Whether only this machine reaches it, and calls it so."""
+    """True if only this machine reaches the console, by a name of this machine."""
 
 
 def new_app(console: Console) -> ASGIApp:
-    """Return the application, to be served."""
+    """Return the application."""
     api = _ConsoleApi(console)
     paths = {view.path for view in VIEWS}
     routes: list[Route | Mount] = [
@@ -217,7 +217,7 @@ class _ConsoleApi:
     # ---- preferences
 
     async def prefer(self, request: Request) -> Response:
-        """Keep theme and language in cookies, and go back."""
+        """Keep theme and language in cookies, and redirect back."""
         values = await self._posted(request)
         if isinstance(values, Response):
             return values
@@ -230,7 +230,9 @@ class _ConsoleApi:
     # ---- requests
 
     async def _posted(self, request: Request) -> dict[str, str] | Response:
-        """What a form of this visit posted; or the answer to what is none. Every handler of a POST begins with it."""
+        """Return the values that a form of this visit posted, or the refusal of any other. Called first for
+        every POST.
+        """
         values = await form_of(request, FORM_SIZE_BYTES_MAX)
         if values is None:
             return PlainTextResponse("the form is too large\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -241,7 +243,7 @@ class _ConsoleApi:
         return HTMLResponse(renderer.page("dialog.html", dialog), HTTPStatus.FORBIDDEN)
 
     def renderer(self, request: Request) -> Renderer:
-        """Of the language that was chosen, or that the browser prefers."""
+        """Return the renderer of the chosen language, or of the one that the browser prefers."""
         chosen = request.cookies.get("txmsg-language", "")
         accepted = language_of(request.headers.get("accept-language", ""))
         return self._console.renderers[chosen if chosen in LANGUAGES else accepted]
@@ -267,16 +269,16 @@ class _ConsoleApi:
 
 
 def theme_of(request: Request) -> str:
-    """What the browser was told to keep."""
+    """Return the theme that the browser keeps in a cookie."""
     theme = request.cookies.get("txmsg-theme", "")
     return theme if theme in _THEMES else "system"
 
 
 def _nothing(events: Mapping[str, object]) -> Response:
-    """No content, and events for the page."""
+    """Return an answer without content, with events for the page."""
     return Response(status_code=HTTPStatus.NO_CONTENT, headers={"HX-Trigger": json.dumps(events)})
 
 
 def all_renderers() -> dict[str, Renderer]:
-    """One for each language."""
+    """Return a renderer for each language."""
     return {language: Renderer(language) for language in LANGUAGES}

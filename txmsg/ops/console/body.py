@@ -22,7 +22,7 @@ class ShownBody:
 
 
 def shown_body(body: bytes, form: str = "") -> ShownBody:
-    """Return a body in this form, or in the first that it fits, if it fits none or "" is given."""
+    """Return a body in this form, or in the first form that fits it if this one does not, or "" is given."""
     if form in {"", "json"} and (text := _json(body)) is not None:
         return ShownBody(form="json", text=text, size_bytes=len(body), is_cut=False)
     is_long = len(body) > SHOWN_SIZE_BYTES_MAX
@@ -37,7 +37,7 @@ def shown_body(body: bytes, form: str = "") -> ShownBody:
 
 
 def _json(body: bytes) -> str | None:
-    """Indented; None for what is no JSON, or longer than is shown."""
+    """Return indented JSON; None if the body is not JSON, or longer than is shown."""
     if len(body) > SHOWN_SIZE_BYTES_MAX:
         return None
     try:

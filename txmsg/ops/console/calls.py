@@ -15,16 +15,16 @@ CALL_S_MAX: Final = 8.0
 
 
 class LimitedCalls:
-    """Calls to `whom`, a limited number at a time."""
+    """A limited number of concurrent calls to `whom`."""
 
     def __init__(self, whom: str, threads: int) -> None:
         self._whom = whom
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txmsg-console")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns.
+        """Run `work` on a thread. Returns its result.
 
-        Raises OutcomeUnknown if it goes on, BrokerUnavailable if no thread was free to begin it.
+        Raises OutcomeUnknown if it takes too long and continues, BrokerUnavailable if no thread was free to begin it.
         """
         begun = self._threads.submit(work)
         try:
@@ -38,12 +38,12 @@ class LimitedCalls:
             raise self.unknown() from exc
 
     def unknown(self) -> OutcomeUnknown:
-        """What is known of a call that was not answered."""
+        """Return the error for a call that was not answered."""
         return OutcomeUnknown(
             f"no answer of {self._whom} within {CALL_S_MAX:g} s: if it was to change something, "
             "it may have been carried out"
         )
 
     def close(self) -> None:
-        """Calls that have not begun do not begin. Closing twice is fine."""
+        """Refuse calls that have not begun. Closing twice is fine."""
         self._threads.shutdown(wait=False, cancel_futures=True)

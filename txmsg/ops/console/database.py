@@ -16,13 +16,13 @@ from txmsg.wire.tls import client_context
 T = TypeVar("T")
 
 ATTEMPT_S_MAX: Final = 2.5
-"""For the answer of one broker; then the next one is asked."""
+"""Maximum seconds for the answer of one broker; then the next one is asked."""
 _THREADS: Final = 8
 _CHANNELS_MAX: Final = 64
 
 
 class DatabaseBrokers:
-    """Calls to its brokers: those at `addresses`, and those that these report. Belongs to one loop.
+    """Calls to the brokers of a database: those at `addresses`, and those that these report. Belongs to one loop.
 
     token: the visitor's; "" for none. Credentials of the environment are never used instead, because everyone who can
     reach the console would have their rights: neither a token nor a client certificate as a user.
@@ -41,7 +41,7 @@ class DatabaseBrokers:
         self._loop = asyncio.get_running_loop()
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Brokers that are alive: they are asked when no given one answers."""
+        """Note living brokers, which are asked when no given one answers."""
         self._others = [each for each in addresses if each not in self._given][: _CHANNELS_MAX // 2]
 
     async def ask_any(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
@@ -73,7 +73,7 @@ class DatabaseBrokers:
         return await channel.call(method, request, timeout_s=timeout_s)
 
     def ask_from_thread(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Return the same for a thread, as the administration takes it. The loop must not stop meanwhile."""
+        """Call `ask_any` from a thread, as the administration does. The loop must not stop meanwhile."""
         call = asyncio.run_coroutine_threadsafe(self.ask_any(method, request), self._loop)
         try:
             return call.result(CALL_S_MAX + 1)
@@ -82,11 +82,11 @@ class DatabaseBrokers:
             raise self._calls.unknown() from exc
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which blocks: see `LimitedCalls.run`."""
+        """Run blocking `work` on a thread. Returns its result: see `LimitedCalls.run`."""
         return await self._calls.run(work)
 
     async def close(self) -> None:
-        """Calls under way fail. Closing twice is fine."""
+        """End the connections; running calls fail. Closing twice is fine."""
         for channel in list(self._channels.values()):
             await channel.close()
         self._calls.close()

@@ -32,19 +32,19 @@ _log = EventLog(__name__)
 POLL_S: Final = 1.0
 IDLE_POLL_S: Final = 10.0
 REFUSED_POLL_S: Final = 300.0
-"""While brokers ask for a token: each try is a refused login in their logs."""
+"""Seconds between polls while brokers ask for a token: each one is a refused login in their logs."""
 LOOKED_S: Final = 10.0
-"""For so long after a page was asked for it is taken to be looked at."""
+"""Seconds after the last request of a page for which it counts as being looked at."""
 DATABASE_POLL_S: Final = 5.0
-"""Between two looks at the figures of the database, which brokers do not read more often either."""
+"""Seconds between two reads of the database's figures, which brokers do not read more often either."""
 HISTORY_S: Final = 15 * 60.0
 _POINTS_MAX: Final = 1000
 _READ: Final = "txmsg_halves"
 _AGE: Final = "txmsg_database_figures_age_seconds"
 _SAME_S: Final = 0.5
-"""Figures that were read so shortly after others are these."""
+"""Seconds between two readings of the database by its broker below which they are the same one."""
 _BROKERS_MAX: Final = 50
-"""Of which figures are polled."""
+"""Maximum brokers whose figures are polled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +52,22 @@ class DatabaseSnapshot:
     """The state at a moment. Rates are per second, since the previous snapshot."""
 
     taken_at: float
-    """By the monotonic clock."""
+    """The time of the snapshot, by the monotonic clock."""
     at: float
-    """Seconds since 1970."""
+    """The time of the snapshot, in seconds since 1970."""
     cluster: ClusterState
     series: Mapping[str, Series]
     """The figures of each broker by its id, without those of the database."""
     silent: Mapping[str, str]
-    """Why active brokers told no figures, by their ids."""
+    """The reasons why active brokers reported no figures, by their ids."""
     unpolled: int = 0
-    """Active brokers beyond those whose figures are asked for."""
+    """Active brokers whose figures are not asked for, because there are too many."""
     rates: Mapping[str, Series]
-    """Of the counters of each broker."""
+    """Rates of the counters of each broker."""
     database: Series
     database_rates: Series
     database_taken_at: float
-    """When the broker that told them had read them, by the monotonic clock here."""
+    """The time at which the reporting broker had read them, by the monotonic clock here."""
 
     def total(self, name: str, *labels: str) -> float:
         """Return the sum of a metric over all brokers and series; labels: only series with these values, in
@@ -81,7 +81,7 @@ class DatabaseSnapshot:
         return _total(series, name, labels)
 
     def rate_of(self, broker: str, name: str, *labels: str) -> float | None:
-        """Return the same of one broker; None if it is not known."""
+        """Return the rate of a counter of one broker; None if it is not known."""
         return _total([self.rates[broker]], name, labels) if broker in self.rates else None
 
     def value_of(self, broker: str, name: str, *labels: str) -> float | None:
@@ -123,7 +123,7 @@ class TimelinePoint:
     """A point of the timelines."""
 
     at: float
-    """Seconds since 1970."""
+    """The time in seconds since 1970."""
     values: Mapping[str, float]
 
 
@@ -133,14 +133,14 @@ class DatabasePoller:
     def __init__(self, database: DatabaseBrokers, who: UserIdentity | None = None) -> None:
         self.database = database
         self.who = who
-        """Who has logged in, with its rights at the last poll; None where brokers ask for no token."""
+        """The user who has logged in, with its rights at the last poll; None if brokers ask for no token."""
         self.snapshot: DatabaseSnapshot | None = None
         self.trouble = ""
-        """Why the last poll failed; empty if it did not."""
+        """The reason why the last poll failed; empty if it did not."""
         self.denied = ""
-        """Why this visitor sees no figures; empty if it does. Brokers answer what it may ask."""
+        """The reason why this visitor sees no figures; empty if it does. Brokers answer calls that it may make."""
         self.is_refused = False
-        """Whether brokers want another token."""
+        """True if brokers require another token."""
         self.history: deque[TimelinePoint] = deque(maxlen=_POINTS_MAX)
         self._looked_at = -LOOKED_S
         self._looked = asyncio.Event()
@@ -148,15 +148,15 @@ class DatabasePoller:
 
     @property
     def name(self) -> str:
-        """Of the database."""
+        """The name of the database."""
         return self.database.name
 
     def age_s(self) -> float | None:
-        """Of the snapshot; None without one."""
+        """The age of the snapshot in seconds; None without one."""
         return None if self.snapshot is None else time.monotonic() - self.snapshot.taken_at
 
     def note_visit(self) -> None:
-        """Somebody looks: for a while it is polled each second."""
+        """Note that a page is looked at: for a while the database is polled each second."""
         self._looked_at = time.monotonic()
         self._looked.set()
 
@@ -279,7 +279,7 @@ class DatabasePoller:
 
 
 def _values(snapshot: DatabaseSnapshot) -> dict[str, float]:
-    """What time lines show. What is not known yet, or has no rate yet, is left out."""
+    """Return the values of the timelines. Unknown values, and rates that need a second poll, are left out."""
     values: dict[str, float] = {}
     if snapshot.database:
         values |= {
@@ -299,12 +299,12 @@ def _values(snapshot: DatabaseSnapshot) -> dict[str, float]:
 
 
 def _scoped(series: Series, scope: Scope) -> Series:
-    """What the catalogue says of this scope. A broker of a newer release may tell what it does not have."""
+    """Return the metrics of this scope. Those of a newer broker that the catalogue lacks are left out."""
     return {key: value for key, value in series.items() if key[0] in CATALOGUE and CATALOGUE[key[0]].scope is scope}
 
 
 def _rates(before: Series, after: Series, seconds: float) -> Series:
-    """Of counters. One that fell began at 0 again."""
+    """Return the rates of counters. A counter that fell has begun at 0 again."""
     return {
         key: (value - before[key] if value >= before[key] else value) / max(seconds, 1e-3)
         for key, value in after.items()

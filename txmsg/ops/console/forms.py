@@ -12,7 +12,7 @@ from txmsg.runtime.durations import seconds_in, time_in
 
 
 def names(of: type[Any]) -> list[str]:
-    """Of the fields of a dataclass."""
+    """Return the names of a dataclass's fields."""
     return [field.name for field in fields(of)]
 
 
@@ -48,14 +48,14 @@ def duration_of(look: PageContext, name: str) -> float | None:
 
 
 def as_of_now(text: str) -> str:
-    """Return a time instead of how long ago it was; any other text as it is. What was confirmed is what is
-    done later.
+    """Return a time for a duration before now, any other text unchanged: the action then is the one that
+    was confirmed.
     """
     return text if seconds_in(text) is None or (time := time_in(text)) is None else time.isoformat()
 
 
 def time_of(look: PageContext, name: str) -> datetime | None:
-    """Return a time, or how long ago it was; None if nothing is typed."""
+    """Return a time, given as such or as a duration before now; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     if not text:
         return None

@@ -17,15 +17,17 @@ T = TypeVar("T")
 
 
 class AskAdministration(Protocol):
-    """Calls the administration of groups: `PageContext.notify`, or that of a log."""
+    """A function that asks the administration of groups: `PageContext.notify`, or that of a log."""
 
     async def __call__(self, work: Callable[[Administration], T], /) -> T:
-        """What `work` returns."""
+        """Run `work` on the administration. Returns its result."""
         ...
 
 
 async def confirm_seek(look: PageContext, ask: AskAdministration, *, has_generations: bool) -> Confirmation:
-    """Where to, and what that skips and repeats. has_generations: messages may come as new ones."""
+    """Return the dialog: the position, and skipped and repeated messages. has_generations: messages may come as new
+    ones.
+    """
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
     topics = sorted({queue.topic for queue in found.queues if not queue.topic.startswith("%")})
@@ -85,14 +87,14 @@ async def confirm_seek(look: PageContext, ask: AskAdministration, *, has_generat
 
 
 async def seek(look: PageContext, ask: AskAdministration) -> str:
-    """Have the group go on there."""
+    """Seek the group."""
     seek = _seek(look, look.values.get("to", "").strip())
     sought = await ask(lambda groups: groups.seek(seek))
     return look.t("groups.sought", group=seek.group, queues=len(sought.queues))
 
 
 def _seek(look: PageContext, to: str, *, dry_run: bool = False) -> Seek:
-    """As the form says it."""
+    """Return the seek that the form describes."""
     return Seek(
         group=look.path["group"],
         topic=look.values.get("topic", ""),
@@ -104,7 +106,7 @@ def _seek(look: PageContext, to: str, *, dry_run: bool = False) -> Seek:
 
 
 async def confirm_delete(look: PageContext, ask: AskAdministration) -> Confirmation:
-    """What goes with the group."""
+    """Return the dialog, with the things that are deleted with the group."""
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
     counts = {"waiting": f"{found.waiting:,}", "retrying": f"{found.retrying:,}", "dead": f"{found.dead:,}"}

@@ -22,12 +22,12 @@ class UserIdentity:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may do everything."""
+        """True if the user may do everything."""
         return ADMIN in self.roles
 
 
 async def who_am_i(database: DatabaseBrokers) -> UserIdentity | None:
-    """To whom the token of its connections belongs; None if its brokers ask for none."""
+    """Return the user of the connections' token; None if the brokers ask for none."""
     if not is_token(database.token):
         raise Unauthenticated("this is not a token of txmsg")
     reply = await database.ask_any(AccessService.who_am_i, Nothing())

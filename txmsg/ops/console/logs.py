@@ -27,7 +27,8 @@ class NamedLog:
         self._calls = LimitedCalls(f"the log {name}", _THREADS)
 
     async def run(self, desk: UserDatabase, work: Callable[[LogAccess], T]) -> T:
-        """What `work` makes of the log, which is opened for it alone: it may have been replaced since.
+        """Run `work` on the log, opened for this call alone because it may have been replaced since. Returns its
+        result.
 
         A server decides by the visitor's token. Raises the errors of errors.py.
         """
@@ -43,7 +44,10 @@ class NamedLog:
             return work(access)
 
     def _check_may_open(self, desk: UserDatabase) -> None:
-        """A directory knows no users: where others need a token, it is the console that decides."""
+        """Raise PermissionDenied or Unauthenticated unless the visitor may open the log's directory.
+
+        A directory knows no users: where others need a token, the console decides.
+        """
         if desk.who is not None and not desk.who.is_admin:
             raise PermissionDenied(
                 f"user {desk.who.name} may not see the log {self.name}: a log in a directory knows no users, so it is "
@@ -53,5 +57,5 @@ class NamedLog:
             raise Unauthenticated(NO_LOGIN)
 
     def close(self) -> None:
-        """Calls that have not begun do not begin. Closing twice is fine."""
+        """Refuse calls that have not begun. Closing twice is fine."""
         self._calls.close()

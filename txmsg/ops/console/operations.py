@@ -1,4 +1,4 @@
-"""Operations take longer than a request: they continue in the console, show their progress, and can be stopped."""
+"""Operations, which take longer than a request: they continue in the console, show progress, and can be stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConsoleOperation:
     title: str
     database: str
     owner: str
-    """Who began it. Others do not see it."""
+    """The visitor who began it. Others do not see it."""
     total: int
     done: int = 0
     state: str = "running"
@@ -39,16 +39,16 @@ class ConsoleOperation:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing happens any more."""
+        """True if it has ended."""
         return self.state not in {"running", "stopping"}
 
     @property
     def seconds(self) -> float:
-        """For how long it has run."""
+        """Seconds for which it has run."""
         return time.monotonic() - self.began_at if self.took_s is None else self.took_s
 
     def stop(self) -> None:
-        """End it after the step under way. What is done stays done."""
+        """End it after the current step. Finished steps are kept."""
         if self.state == "running":
             self.state = "stopping"
 
@@ -61,18 +61,18 @@ class ConsoleOperations:
         self._by_id: dict[int, ConsoleOperation] = {}
 
     def of(self, owners: Collection[str]) -> list[ConsoleOperation]:
-        """Return those of these owners, the newest first."""
+        """Return the operations of these owners, the newest first."""
         return [each for each in reversed(self._by_id.values()) if each.owner in owners]
 
     def find_operation(self, number: int, owners: Collection[str]) -> ConsoleOperation | None:
-        """One by its id; None if it is not kept, or another's."""
+        """Return an operation by its id; None if it is not kept, or has another owner."""
         found = self._by_id.get(number)
         return found if found is not None and found.owner in owners else None
 
     def start(
         self, title: str, *, database: str, owner: str, total: int, steps: Callable[[], Iterator[int]]
     ) -> ConsoleOperation:
-        """Begin `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
+        """Run `steps` on a thread: each step yields how many more are done. Raises MisuseError while too many run."""
         if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
             raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
         operation = ConsoleOperation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
@@ -84,7 +84,7 @@ class ConsoleOperations:
         return operation
 
     def stop(self) -> None:
-        """Stop all, as a console does that ends."""
+        """Stop all operations, at the end of the console."""
         for each in self._by_id.values():
             each.stop()
 

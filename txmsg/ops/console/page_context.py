@@ -31,9 +31,9 @@ class PageContext:
     """
 
     desk: UserDatabase
-    """Of the database that the path names."""
+    """The desk of the database in the path."""
     desks: Mapping[str, UserDatabase]
-    """Of all databases, by name."""
+    """The desks of all databases, by name."""
     operations: ConsoleOperations
     logs: Mapping[str, NamedLog] = field(default_factory=dict)
     """MetaQ logs of the database by name."""
@@ -41,26 +41,26 @@ class PageContext:
     path: Mapping[str, str]
     """The parameters in the path."""
     values: Mapping[str, str]
-    """The query, or what a form posted."""
+    """The query, or the values that a form posted."""
 
     @property
     def watch(self) -> DatabasePoller:
-        """Of the database that the path names."""
+        """The poller of the database in the path."""
         return self.desk.watch
 
     @property
     def watches(self) -> Mapping[str, DatabasePoller]:
-        """Of all databases, by name."""
+        """The pollers of all databases, by name."""
         return {name: desk.watch for name, desk in self.desks.items()}
 
     @property
     def who(self) -> UserIdentity | None:
-        """Who is logged in to this database; None where that is not needed."""
+        """The user who is logged in to this database; None if no login is needed."""
         return self.desk.who
 
     @property
     def owners(self) -> Set[str]:
-        """To whom operations belong that this visitor sees."""
+        """The owners of the operations that this visitor sees."""
         return {desk.owner for desk in self.desks.values() if not desk.is_refused}
 
     def t(self, key: str, /, **values: object) -> str:
@@ -79,7 +79,7 @@ class PageContext:
 
     @property
     def snapshot(self) -> DatabaseSnapshot:
-        """The newest one. Raises BrokerUnavailable while there is none, PermissionDenied if there will be none."""
+        """The newest snapshot. Raises BrokerUnavailable while there is none, PermissionDenied if there will be none."""
         if self.watch.denied:
             raise PermissionDenied(self.watch.denied)
         if self.watch.snapshot is None:
@@ -93,7 +93,7 @@ class PageContext:
     # ---- calls: each `work` is called on a thread
 
     async def asking(self, work: Callable[[AskBroker], T]) -> T:
-        """What `work` returns, which asks brokers several times."""
+        """Run `work`, which asks brokers several times, on a thread. Returns its result."""
         return await self.watch.database.run(lambda: work(self.watch.database.ask_from_thread))
 
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
@@ -108,7 +108,7 @@ class PageContext:
         return await log.run(self.desk, work)
 
     def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> ConsoleOperation:
-        """Begin what takes longer than a request. Raises MisuseError while too many run."""
+        """Start an operation that takes longer than a request. Raises MisuseError while too many run."""
         administration = NotifyAdministration(self.watch.database.ask_from_thread)
         operation = self.operations.start(
             title,

@@ -19,14 +19,14 @@ from txmsg.ops.page.language import LANGUAGES
 
 
 def _printable(value: object) -> object:
-    """Names, keys, bodies and errors are others' words, and may hold signs that turn the direction of writing."""
+    """Return a text with unprintable characters escaped: others' words may hold signs that turn the direction of
+    writing.
+    """
     return value if isinstance(value, Markup) else printable(str(value), lines=True)
 
 
 def _as_typed(value: object) -> Markup:
-    """Return the value of a field: what is posted must be what was given. Browsers read a carriage return
-    as a newline.
-    """
+    """Return a field's value unchanged, since it is posted back. Browsers read a carriage return as a newline."""
     return Markup(str(escape(value)).replace("\r", "&#13;"))
 
 
@@ -62,12 +62,12 @@ class Renderer:
             self._environment.globals[name] = self._environment.get_template(f"{name}.html").module
 
     def text(self, key: str, /, **values: object) -> str:
-        """Return a text of the catalogue, filled in. KeyError for what it does not have."""
+        """Return a text of the catalogue, filled in. Raises KeyError for an unknown one."""
         text = self._texts[key]
         return text.format(**values) if values else text
 
     def word(self, prefix: str, value: str) -> str:
-        """Return the text for a word of a broker. One of a newer broker, which has no text, is shown as it is."""
+        """Return the text for a word of a broker; the word itself if a newer broker uses one without a text."""
         return self._texts.get(prefix + value.replace(" ", "_"), value)
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ class Renderer:
         return self._environment.get_template(template).render(values)
 
     def block(self, template: str, block: str, values: Mapping[str, Any]) -> str:
-        """One block of it."""
+        """Return one block of a document."""
         found = self._environment.get_template(template)
         for name in (template, *_parents(self._environment, template)):
             blocks = self._environment.get_template(name).blocks
@@ -85,5 +85,5 @@ class Renderer:
 
 
 def _parents(environment: Environment, template: str) -> list[str]:
-    """Every page extends the layout alone."""
+    """Return the template's parents: every page extends the layout alone."""
     return [] if template == "layout.html" else ["layout.html"]

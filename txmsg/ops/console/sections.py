@@ -12,10 +12,10 @@ class Section:
 
     key: str
     path: str
-    """Below the database."""
+    """The path below the database."""
     letter: str
     heading: str
-    """`nav.HEADING` stands above the first entry that has it; empty: none does."""
+    """The heading, text `nav.HEADING`, above the first entry that has it; empty: none."""
 
 
 SECTIONS: Final = (

@@ -23,17 +23,17 @@ from txmsg.wire.listening import loopback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
-    """What a console shows, and where it listens."""
+    """The settings of a console: databases, logs, and the address on which it listens."""
 
     databases: Mapping[str, Sequence[str]]
     """Addresses of brokers by the name of their Notify database."""
     logs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of each database its MetaQ logs by name: directories or addresses of servers."""
+    """MetaQ logs of each database by name: directories or addresses of servers."""
     listen: str = f"{loopback()}:7790"
-    """HOST:PORT; port 0 takes a free one."""
+    """The HOST:PORT to listen on; port 0 takes a free one."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     insecure: bool = False
-    """Whether the network itself keeps strangers away."""
+    """True if the network itself keeps strangers away."""
 
     def __post_init__(self) -> None:
         check_reach(
@@ -47,7 +47,7 @@ class ConsoleConfig:
 
     @property
     def asks_everybody(self) -> bool:
-        """Whether a login is needed even if brokers ask for none, because strangers reach the console."""
+        """True if a login is needed even if brokers ask for none, because strangers reach the console."""
         return not (is_local(self.listen) or self.tls.client_ca is not None or self.insecure)
 
 

@@ -16,7 +16,7 @@ _AGO: Final = {"en": "{} ago", "zh": "{}前"}
 
 
 def number(value: float | None) -> str:
-    """Whole, with separators; small fractions with one digit. Nothing known is a dash."""
+    """Return a whole number with separators, a small fraction with one digit, or a dash for None."""
     if value is None:
         return "–"
     if 0 < abs(value) < 10 and value != int(value):
@@ -25,7 +25,7 @@ def number(value: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Not longer than six signs: 12.3k."""
+    """Return a number in at most six characters: 12.3k."""
     if value is None:
         return "–"
     for unit, sign in _SHORT:
@@ -36,7 +36,7 @@ def short(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes."""
+    """Return a size in bytes as text."""
     if value is None:
         return "–"
     for unit, sign in _SIZES:
@@ -46,12 +46,12 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share."""
+    """Return a share in percent."""
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
 def duration(seconds: float | None, language: str = "en") -> str:
-    """With its two greatest units at most."""
+    """Return a duration in its two greatest units at most."""
     if seconds is None:
         return "–"
     second, minute, hour, day = _UNITS[language]
@@ -66,12 +66,12 @@ def duration(seconds: float | None, language: str = "en") -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """In UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def ago(at: datetime | None, language: str = "en") -> str:
-    """How long ago it was."""
+    """Return the duration since a time."""
     if at is None:
         return "–"
     seconds = max(0.0, (datetime.now(UTC) - at).total_seconds())

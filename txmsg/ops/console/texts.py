@@ -1,4 +1,4 @@
-"""All words of the console: one catalogue per language, with a section for each page.
+"""The words of the console: one catalogue per language, with a section for each page.
 
 What alerts say is the brokers', in English; the checks have words for the built-in ones in another language.
 """
@@ -27,7 +27,7 @@ def texts(language: str) -> Mapping[str, str]:
 
 
 def summary_of(alert: ActiveAlert, language: str) -> str:
-    """What it says in this language; an operator's own rule says it as it was written."""
+    """Return the alert's summary in this language; for an operator's own rule as it was written."""
     check = BY_ALERT.get(alert.rule)
     if check is None or language == "en":
         return alert.summary
@@ -35,6 +35,6 @@ def summary_of(alert: ActiveAlert, language: str) -> str:
 
 
 def action_of(alert: ActiveAlert, language: str) -> str:
-    """What to do, likewise."""
+    """Return the advised action in this language; for an operator's own rule as it was written."""
     check = BY_ALERT.get(alert.rule)
     return alert.action if check is None or language == "en" else words_of(check, language).fix

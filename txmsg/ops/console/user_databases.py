@@ -1,4 +1,4 @@
-"""What a visitor works with: the brokers of each Notify database, called with the visitor's own token.
+"""The databases of a visitor: the brokers of each Notify database, called with the visitor's own token.
 
 The console has no rights of its own. A login opens connections with its token, so brokers decide each call by it, and
 no visitor sees data that only another one may see. Databases whose brokers require no token share one desk, unless
@@ -33,34 +33,34 @@ class UserDatabase:
     """The operations that use its connections."""
 
     def keep_until(self, ended: Future[None]) -> None:
-        """An operation uses its connections, also after the visitor has logged out."""
+        """Keep the connections until an operation ends, also after the visitor has logged out."""
         end = asyncio.wrap_future(ended)
         self.running.add(end)
         end.add_done_callback(self.running.discard)
 
     @property
     def who(self) -> UserIdentity | None:
-        """Who is logged in; None where brokers ask for no token."""
+        """The user who is logged in; None if brokers ask for no token."""
         return self.watch.who
 
     @property
     def is_refused(self) -> bool:
-        """Whether brokers do not take its token any more, or ask for one that it has not."""
+        """True if brokers no longer accept its token, or require one that it does not have."""
         return self.watch.is_refused
 
     @property
     def is_of_admin(self) -> bool:
-        """Whether its user may do everything."""
+        """True if its user may do everything."""
         return self.who is not None and self.who.is_admin
 
     @property
     def owner(self) -> str:
-        """To whom operations belong that it starts."""
+        """The owner of operations that it starts."""
         return f"{self.watch.name}/{'' if self.who is None else self.who.name}"
 
 
 class UserDatabases:
-    """The shared desks, and those of each login. Belongs to one loop; `tasks` are the parents of all polling."""
+    """The shared desks, and those of each login. Belongs to one loop; `tasks` is the parent of all polling."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class UserDatabases:
         self._closing: set[asyncio.Task[None]] = set()
         self._signed_in: set[UserDatabase] = set()
         self.open: Mapping[str, UserDatabase] = {name: self._opened(name) for name in databases}
-        """Of who has not logged in, by the name of the database."""
+        """Desks of visitors who have not logged in, by the name of the database."""
 
     async def is_needed(self, place: str) -> bool:
-        """Whether this database needs a login; "" asks whether all of them do."""
+        """Return True if this database needs a login; "" asks whether all of them do."""
         asked = [self.open[place]] if place else list(self.open.values())
         for desk in asked:
             if desk.watch.snapshot is None and not desk.watch.trouble:
@@ -88,7 +88,7 @@ class UserDatabases:
         return all(desk.is_refused for desk in asked)
 
     async def sign_in(self, place: str, token: str) -> UserDatabase:
-        """Return a desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
+        """Return a desk with the rights of this token. Raises Unauthenticated, and the errors of a call."""
         database = DatabaseBrokers(place, self._databases[place], token=token)
         try:
             who = await self._who_am_i(database)
@@ -106,7 +106,7 @@ class UserDatabases:
         return desk
 
     def new_sessions(self, clock: Callable[[], float]) -> LoginSessions[UserDatabase]:
-        """Of browsers, whose logins give desks. clock: monotonic."""
+        """Return sessions of browsers, whose logins hold desks. clock: monotonic."""
         return LoginSessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
 
     def leave(self, desk: UserDatabase) -> None:
@@ -124,7 +124,7 @@ class UserDatabases:
         self._signed_in.discard(desk)
 
     async def close(self) -> None:
-        """Close all of them, whatever their operations do."""
+        """Close all desks, even those with running operations."""
         for closing in list(self._closing):
             closing.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)

@@ -27,16 +27,17 @@ from txmsg.ops.console.page_context import PageContext
 
 STREAMS_MAX: Final = 200
 STREAMS_OF_USER_MAX: Final = 50
-"""Of these, of one who has logged in and is not an administrator."""
+"""Maximum streams of one user who has logged in and is not an administrator."""
 _STREAMS_OF_ADMINS: Final = 20
-"""Beyond them."""
+"""Further streams, for administrators only."""
 _TICK_S_MAX: Final = 1.5
-"""Between two events, also while a page is read or waits. assets/live.js takes a longer silence for a lost server."""
+"""Maximum seconds between two events, also while a page is read. assets/live.js takes a longer silence for a lost
+server."""
 _SAME: Final = b"event: same\ndata:\n\n"
 _KEPT_S: Final = 30.0
 
 Key: TypeAlias = tuple[Hashable, ...]
-"""What makes two live parts the same: whose data, which language, which address."""
+"""The identity of a live part: user, language and address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +45,28 @@ class View:
     """A page of one database."""
 
     path: str
-    """Below the database, with parameters: /brokers/{broker}."""
+    """The path below the database, with parameters: /brokers/{broker}."""
     section: str
     """The key of its entry in the navigation."""
     template: str
-    """It extends layout.html, and has a block `live`; what must not be refreshed stands in the block `still`."""
+    """The template. It extends layout.html, and has a block `live`; the block `still` is not refreshed."""
     read: Callable[[PageContext], Awaitable[Mapping[str, Any]]]
-    """What the template shows. Raises the errors of errors.py, which the page then shows instead."""
+    """Returns the template's values. Raises the errors of errors.py, which the page then shows instead."""
     every_s: float | None = None
-    """Between two readings for a live page. None: at each poll of the database, for what only shows its snapshot."""
+    """Seconds between two readings of a live page. None: at each poll of the database, for pages of its
+    snapshot alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewResult:
-    """The result of a view's function: values for its template, or why there are none."""
+    """The result of a view's function: values for its template, or the reason why there are none."""
 
     values: Mapping[str, Any]
     error: TxmsgError | None = None
 
     @property
     def status(self) -> HTTPStatus:
-        """Of the answer."""
+        """The status of the answer."""
         match self.error:
             case None:
                 return HTTPStatus.OK
@@ -81,7 +83,7 @@ class ViewResult:
 
 
 async def read(view: View, look: PageContext) -> ViewResult:
-    """What a view shows now."""
+    """Return the view's current result."""
     look.watch.note_visit()
     if look.watch.snapshot is None and not (look.watch.trouble or look.watch.denied):
         await look.watch.polled(_TICK_S_MAX)  # the first one, just after the start
@@ -92,23 +94,23 @@ async def read(view: View, look: PageContext) -> ViewResult:
 
 
 class LiveParts:
-    """The live parts of all pages that are being looked at."""
+    """The live parts of all pages that are open in browsers."""
 
     def __init__(self) -> None:
         self.streams = 0
         self._streams_of: Counter[str] = Counter()
-        """By user."""
+        """Numbers of streams by user."""
         self.closing = asyncio.Event()
         self._rendered: dict[Key, tuple[float, asyncio.Task[str]]] = {}
 
     def has_room(self, user: str, *, is_admin: bool) -> bool:
-        """Whether another browser of this user may look; "" is who has not logged in."""
+        """Return True if another browser of this user may open a stream; "" stands for visitors without a login."""
         if is_admin:
             return self.streams < STREAMS_MAX + _STREAMS_OF_ADMINS
         return self.streams < STREAMS_MAX and (not user or self._streams_of[user] < STREAMS_OF_USER_MAX)
 
     def count(self, user: str, streams: int) -> None:
-        """So many more streams of this user, or fewer."""
+        """Count streams of this user; negative numbers release them."""
         self.streams += streams
         self._streams_of[user] += streams
         if not self._streams_of[user]:
@@ -123,9 +125,10 @@ class LiveParts:
         goes_on: Callable[[], bool],
         user: str = "",
     ) -> AsyncIterator[bytes]:
-        """Server-sent events: `part` with HTML whenever it has changed, else `same`. Who has the same key shares it.
+        """Yield server-sent events: `part` with HTML when it has changed, else `same`. Streams with the same key share
+        them.
 
-        Ends when `goes_on` says so: the visitor has logged out.
+        Ends when `goes_on` returns False: the visitor has logged out.
         """
         self.count(user, 1)
         last: str | None = None

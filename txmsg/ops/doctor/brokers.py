@@ -1,4 +1,4 @@
-"""Probes of brokers, and of what they tell of groups, topics and half messages."""
+"""Probes of brokers, and of their reports on groups, topics and half messages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _LOOK_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAnswer:
-    """What a broker that is alive said when it was called at its own address, or why it did not."""
+    """The answer of a living broker at its own address, or the reason why there is none."""
 
     broker: BrokerSummary
     figures: ExportedFigures | None
@@ -72,7 +72,7 @@ class BrokerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCluster:
-    """The brokers of a database, as the first one tells of them and as each answers. figures: those of the database."""
+    """The brokers of a database, as the first one lists them and as each answers. figures: those of the database."""
 
     ask_at: Callable[[str], AskBroker]
     ask: AskBroker
@@ -86,7 +86,7 @@ class ProbedCluster:
 
 
 def probe_brokers(ask_at: Callable[[str], AskBroker], address: str) -> Iterator[Finding]:
-    """Everything that is wrong with the brokers of a database, of which one is at this address."""
+    """Yield all findings about the brokers of a database, of which one is at this address."""
     try:
         cluster = asked(ask_at, address)
     except TxmsgError as exc:
@@ -96,7 +96,7 @@ def probe_brokers(ask_at: Callable[[str], AskBroker], address: str) -> Iterator[
 
 
 def asked(ask_at: Callable[[str], AskBroker], address: str) -> ProbedCluster:
-    """What the broker at this address says, and each of those that it knows at its own."""
+    """Return the answer of the broker at this address, and of each broker that it lists."""
     ask = ask_at(address)
     state = ask(ClusterService.show, ShowCluster())
 
@@ -188,7 +188,9 @@ def undelivered_queues(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def figures(cluster: ProbedCluster) -> Iterator[Finding]:
-    """What the figures of brokers and of the database show, as alerts do; of overdue checks also the groups."""
+    """Yield the findings in figures of brokers and the database, as alerts have them; for overdue checks also the
+    groups.
+    """
     thresholds, whole = thresholds_of(cluster.ask), cluster.figures
     for answer in cluster.answers:
         if answer.figures is not None:
@@ -200,7 +202,7 @@ def figures(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def thresholds_of(ask: AskBroker) -> Thresholds:
-    """Those that the broker uses; the defaults, if it does not tell them to this user."""
+    """Return the broker's thresholds; the defaults, if it does not show them to this user."""
     try:
         used = {each.name: each.value for each in ask(SettingsService.show, Nothing()).used}
         values = {
@@ -214,7 +216,7 @@ def thresholds_of(ask: AskBroker) -> Thresholds:
 
 
 def _unchecked(cluster: ProbedCluster, overdue: Finding) -> Iterator[Finding]:
-    """Of which groups checks are overdue because no client can answer them."""
+    """Return the groups whose checks are overdue because no client can answer them."""
     page = cluster.ask(AdminService.list_halves, HalfQuery(limit=_HALVES_MAX))
     now = datetime.now(UTC)
     counts = Counter(half.group for half in page.halves if not half.n and half.is_unanswerable(now))

@@ -55,12 +55,12 @@ _CONNECT_S_MAX: Final = 5
 _OPEN_S_MAX: Final = 300
 _CONNECTIONS_SHARE: Final = 0.8
 _UNREAD_BYTES_MAX: Final = 1024**3
-"""Of a slot of others, which may be read now and then."""
+"""Maximum unread bytes of foreign slots, which may be read now and then."""
 _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
 _FAILOVER_FROM: Final = 170000
 _OF_BROKERS: Final = ("txmsg broker", "txmsg writer", "txmsg listener", "txmsg upkeep")
-"""What the sessions of brokers are called."""
+"""The application name of brokers' sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ProbedDatabase:
     session: psycopg.Connection[Any]
 
     def rows(self, statement: LiteralString, *parameters: object) -> list[Any]:
-        """Their values have the names of the columns."""
+        """Return the rows of a query; values have the names of the columns."""
         with self.session.cursor(row_factory=namedtuple_row) as cursor:
             return cursor.execute(statement, parameters or None).fetchall()
 
@@ -92,7 +92,7 @@ def _session(url: str) -> Iterator[ProbedDatabase]:
 
 
 def probe_database(url: str) -> Iterator[Finding]:
-    """Everything that is wrong with the database. The first thing only, where the others need it."""
+    """Yield all findings about the database. Only the first one, if the other probes need it."""
     found = list(examine(FIRST, lambda: nullcontext(url)))
     yield from found
     if not found:
@@ -100,12 +100,12 @@ def probe_database(url: str) -> Iterator[Finding]:
 
 
 def is_missing(found: Iterable[Finding]) -> bool:
-    """Whether `probe_database` could look at nothing else."""
+    """Return True if `probe_database` could examine nothing else."""
     return any(each.check in _MISSING for each in found)
 
 
 def address_of_a_broker(url: str) -> str | None:
-    """Where clients reach a broker of the database that is alive."""
+    """Return the address of a living broker of the database, for clients."""
     with _session(url) as database:
         found = database.rows(
             "select address from txmsg.broker where state <> 'dead' and expires_at > now() "

@@ -1,4 +1,4 @@
-"""What is wrong with consumer groups, of a Notify database or of a log."""
+"""Findings about consumer groups, of a Notify database or of a log."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from txmsg.ops.doctor.probe import NAMED_MAX, bounded
 PAGE: Final = 1000
 _PAGES_MAX: Final = 20
 _ASKED_MAX: Final = 500
-"""Groups that are asked for their members: that is a call to each broker."""
+"""Maximum groups that are asked for their members, which takes a call to each broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedGroups:
-    """The groups. is_whole: whether these are all."""
+    """The groups. is_whole: True if these are all."""
 
     found: list[GroupSummary]
     is_whole: bool
 
 
 def all_groups(administration: Administration) -> ProbedGroups:
-    """The groups, up to 20,000."""
+    """Return the groups, up to 20,000."""
     found: list[GroupSummary] = []
     after = ""
     for _ in range(_PAGES_MAX):
@@ -41,7 +41,9 @@ def all_groups(administration: Administration) -> ProbedGroups:
 
 
 def unread(groups: ProbedGroups, members_of: Callable[[GroupSummary], int], of_log: str) -> Iterator[Finding]:
-    """Groups that have messages waiting, and no consumer. of_log: the option that names the log, if it is one's."""
+    """Yield groups that have waiting messages and no consumer. of_log: the option that names the log, for groups of a
+    log.
+    """
     if not groups.is_whole:
         yield CUT.found(left=f"there are more groups than the first {len(groups.found):,}, which alone were looked at")
     waiting = sorted((group for group in groups.found if group.waiting), key=lambda group: -group.waiting)
@@ -58,7 +60,7 @@ def unread(groups: ProbedGroups, members_of: Callable[[GroupSummary], int], of_l
 
 
 def dead(groups: ProbedGroups) -> Iterator[Finding]:
-    """Groups that have dead letters."""
+    """Yield groups that have dead letters."""
     found = sorted((group for group in groups.found if group.dead), key=lambda group: -group.dead)
     letters = [DEAD_LETTERS.found(f"group {each.group} has {each.dead} dead letters") for each in found]
     yield from bounded(DEAD_LETTERS, letters)

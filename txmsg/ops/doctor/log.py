@@ -26,7 +26,7 @@ _ANSWER_S_MAX: Final = 5.0
 
 @dataclass(frozen=True)
 class ProbedLog:
-    """A log, and where it is."""
+    """A log, and its directory or address."""
 
     where: str
     access: LogAccess
@@ -42,12 +42,12 @@ class ProbedLog:
 
     @property
     def option(self) -> str:
-        """What names this log on a command line."""
+        """The option that names this log on a command line."""
         return f" --log {self.where}"
 
 
 def probe_log(where: str) -> Iterator[Finding]:
-    """Everything that is wrong with the log. The first thing only, where the others need it."""
+    """Yield all findings about the log. Only the first one, if the other probes need it."""
 
     @contextmanager
     def opened() -> Iterator[ProbedLog]:
@@ -70,7 +70,7 @@ def log_opens(where: str) -> Iterator[Finding]:
 
 
 def log_server(log: ProbedLog) -> Iterator[Finding]:
-    """What the server of the log tells of itself."""
+    """Yield the findings that the log's server reports about itself."""
     if failure := log.state.failure:
         yield LOG_FAILED.found(f"the server of the log accepts no appends: {failure}")
     figures = {

@@ -1,4 +1,4 @@
-"""Free space of a directory, who can look into it, and clocks."""
+"""Checks the free space and the permissions of directories, and clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOCK_S_MAX: Final = 1.0
 
 
 def free_space(directory: Path, what: str, thresholds: Thresholds = DEFAULTS) -> Iterator[Finding]:
-    """Whether the disk of a directory is nearly full."""
+    """Yield a finding if the disk of a directory is nearly full."""
     usage = disk_usage(directory)
     share = usage.free / usage.total
     if share < thresholds.disk_free_ratio:
@@ -28,7 +28,7 @@ def free_space(directory: Path, what: str, thresholds: Thresholds = DEFAULTS) ->
 
 
 def looked_into(directory: Path, whose: str) -> Iterator[Finding]:
-    """Whether other users can look into a directory."""
+    """Yield a finding if other users can read a directory."""
     if (mode := stat.S_IMODE(directory.stat().st_mode)) & 0o077:
         yield LOOKED_INTO.found(
             whose=whose, directory=directory, quoted=shlex.quote(str(directory)), mode=f"{mode:04o}"
@@ -36,7 +36,7 @@ def looked_into(directory: Path, whose: str) -> Iterator[Finding]:
 
 
 def different_clock(whose: str, now: float, begun: float, ended: float) -> Iterator[Finding]:
-    """A clock against that of this machine, which was asked between begun and ended."""
+    """Yield a finding if a clock, read between `begun` and `ended`, differs from that of this machine."""
     ahead_s = now - (begun + ended) / 2
     if abs(ahead_s) - (ended - begun) / 2 > CLOCK_S_MAX:
         yield CLOCK_DIFFERS.found(

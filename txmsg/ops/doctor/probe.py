@@ -1,4 +1,4 @@
-"""How the parts of a set are looked at: one probe after the other, each with a time of its own."""
+"""Runs the probes of a set, one after the other, each within a time limit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ T = TypeVar("T")
 
 CHECK_S_MAX: Final = 15.0
 NAMED_MAX: Final = 20
-"""Findings of a check that are told, the worst first; a set of 10,000 groups is no list for people."""
+"""Maximum findings of a check that are reported, the worst first: a set of 10,000 groups is too long a list
+for people."""
 
 Probe = Callable[[T], Iterable[Finding]]
 
 
 def shown(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scope | None = None) -> Iterator[Finding]:
-    """What figures show, of each check the worst."""
+    """Yield the findings in figures, the worst of each check."""
     for check, each in groupby(findings_in(samples, thresholds, scope), key=lambda finding: finding.check):
         yield from bounded(check, list(each))
 
@@ -42,7 +43,7 @@ def bounded(check: Check, found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def on_one_line(exc: BaseException) -> str:
-    """Return the text of an error, also of what libpq says on several lines."""
+    """Return the text of an error on one line, also if libpq has several."""
     return "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
 
 
@@ -52,7 +53,8 @@ def name_of(probe: Probe[T]) -> str:
 
 
 def examine(probes: Sequence[Probe[T]], subject: Callable[[], AbstractContextManager[T]]) -> Iterator[Finding]:
-    """What the probes find, each with a subject of its own: one that fails leaves nothing behind for the next.
+    """Yield the findings of the probes, each with a subject of its own: a failed one leaves nothing behind for the
+    next.
 
     A probe that fails, or takes longer than CHECK_S_MAX, is a finding itself.
     """
@@ -66,7 +68,7 @@ def examine(probes: Sequence[Probe[T]], subject: Callable[[], AbstractContextMan
 
 
 def _in_time(probe: Probe[T], subject: Callable[[], AbstractContextManager[T]]) -> list[Finding]:
-    """On a thread, since a file system or a server may hang for ever. One that does is left behind."""
+    """Run a probe on a thread, since a file system or a server may hang for ever; the thread is then left behind."""
     answer = Future[list[Finding]]()
 
     def look() -> None:

@@ -32,7 +32,7 @@ from txmsg.ops.page.sessions import LoginSession, LoginSessions
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""
 BROWSERS_OF_USER_MAX: Final = 100
-"""Of these, of one user who has logged in."""
+"""Maximum browsers of one user who has logged in."""
 _RETRY_MS: Final = 1000
 _FILES: Final = ("/assets/", "/page/")
 
@@ -40,7 +40,7 @@ _FILES: Final = ("/assets/", "/page/")
 def new_app(
     page: Page, feed: BulletinFeed, visitors: LoggedInUsers | None, sessions: LoginSessions[LoggedInUser]
 ) -> ASGIApp:
-    """Return the application, to be served. visitors: None is everybody."""
+    """Return the application. visitors: None admits all."""
     api = _PageApi(page, feed)
     app: ASGIApp = Starlette(
         routes=[
@@ -78,7 +78,7 @@ class _PageApi:
         self._html = page.html()
         self._feed = feed
         self._of_users: Counter[str] = Counter()
-        """Browsers that look, by user."""
+        """Numbers of browsers with open pages, by user."""
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._html)

@@ -11,9 +11,9 @@ from typing import Any, Final
 from txmsg.ops.page.health import Health
 
 FIGURES_PART: Final = "figures"
-"""The part that the page server itself watches: the database of the figures. It is up when it was read just now."""
+"""The part that the page server itself watches: the database of the figures. It is up after a recent read."""
 _READ_S_MAX: Final = 6.0
-"""So long after a read the database counts as down: it is read every two seconds at least."""
+"""Seconds after the last read for which the database counts as up: it is read every two seconds at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,13 @@ class BoardSnapshot:
     figures: Mapping[str, Any]
     """The figures of the page, as JSON values."""
     written_at: datetime | None
-    """When figures were last written; None before the first."""
+    """The time of the last write of figures; None before the first."""
     through_at: datetime | None
-    """The latest event that they count."""
+    """The time of the latest event that they count."""
 
 
 class Board:
-    """Combines figures and health. `clock` is monotonic, `now` is the time of day."""
+    """A combination of figures and health. `clock` is monotonic, `now` is the time of day."""
 
     def __init__(
         self, *, release: str, stale_after_s: float, clock: Callable[[], float], now: Callable[[], datetime]
@@ -44,7 +44,7 @@ class Board:
         self._health = Health(parts={}, measures={})
 
     def show(self, snapshot: BoardSnapshot) -> None:
-        """These figures were read just now."""
+        """Show figures that were read just now."""
         before = None if self._snapshot is None else self._snapshot.written_at
         self._read_at = self._clock()
         if self._new_at is None or snapshot.written_at != before:
@@ -53,7 +53,7 @@ class Board:
         self._snapshot = snapshot
 
     def show_health(self, health: Health) -> None:
-        """This health was read just now."""
+        """Show a health that was read just now."""
         self._health = health
 
     def bulletin(self) -> bytes:
@@ -81,7 +81,9 @@ class Board:
         return self._read_at is not None and self._clock() - self._read_at <= _READ_S_MAX
 
     def _age_at_start_s(self, snapshot: BoardSnapshot) -> float:
-        """What is found at the start may be old; what comes later is new when it is seen, whatever the clocks say."""
+        """Return the age of figures at the start, which may be old. Later ones are new when they are seen, whatever the
+        clocks say.
+        """
         if self._new_at is not None or snapshot.written_at is None:
             return 0.0
         return max(0.0, (self._now() - snapshot.written_at).total_seconds())

@@ -1,4 +1,4 @@
-"""A browser's connection: uvicorn's HTTP, with an end to what may be awaited, and a place in the table of the socket.
+"""A browser's connection: uvicorn's HTTP with time limits, and a place in the table of the socket.
 
 uvicorn waits for ever for the head of a request, for its body, and for a client to take an answer.
 """
@@ -17,12 +17,12 @@ from txmsg.wire.listening import connections_allowed
 from txmsg.wire.table import SAY_AGAIN_S, ConnectionPlace, ConnectionTable, ConnectionTableBounds
 
 CONNECTIONS_MAX: Final = 1280
-"""Of browsers: streams of events of a page, and some more."""
+"""Maximum connections of browsers: streams of a page's events, and a margin."""
 UNREAD_S: Final = 30.0
-"""A client that takes nothing of an answer for so long is cut off."""
+"""Seconds after which a client that takes nothing of an answer is disconnected."""
 _LOOK_S: Final = 1.0
 STAY_STRANGER: Final = "txmsg.stay_stranger"
-"""A key of the state in a request's scope: to be called for a request that shows nothing of who asks."""
+"""The key in a request's scope of a function to call for requests that do not identify the caller."""
 
 
 def new_table(name: str) -> ConnectionTable:
@@ -32,7 +32,9 @@ def new_table(name: str) -> ConnectionTable:
 
 
 class SeldomLogger(logging.Logger):
-    """uvicorn's, which warns of each invalid request of a stranger: of each text once a minute. clock: monotonic."""
+    """uvicorn's logger, with warnings of strangers' invalid requests limited to one a minute per text. clock:
+    monotonic.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("uvicorn.error")
@@ -40,7 +42,7 @@ class SeldomLogger(logging.Logger):
         self._said_at: dict[str, float] = {}
 
     def warning(self, msg: object, *args: object, **kwargs: Any) -> None:
-        """As logging has it."""
+        """Log as logging does, but each text only once a minute."""
         now, text = self._clock(), str(msg)
         if now - self._said_at.get(text, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said_at[text] = now
@@ -48,7 +50,7 @@ class SeldomLogger(logging.Logger):
 
 
 class Watched:
-    """The connections of one server, and the task that looks after them."""
+    """The connections of one server, and the task that ends slow ones."""
 
     def __init__(self, table: ConnectionTable) -> None:
         self.table = table
@@ -56,23 +58,25 @@ class Watched:
         self.connections: set[BrowserConnection] = set()
 
     async def run(self, look_s: float = _LOOK_S) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(look_s)
             self.end_slow(loop.time())
 
     def end_slow(self, now: float) -> None:
-        """End what takes too long."""
+        """End connections that take too long."""
         self.table.close_slow_strangers()
         for connection in list(self.connections):
             connection.end_if_slow(now)
 
 
 class BrowserConnection(H11Protocol):
-    """A stranger while a request is awaited, the first one or a further one, until its head and its body are whole.
+    """A connection, which is a stranger while a request is awaited, the first or a further one, until it has arrived
+    whole.
 
-    Also while its answer is complete and leaves, and during requests that show nothing of who asks: `STAY_STRANGER`.
+    Also while its answer is complete and being sent, and during requests that do not identify the caller:
+    `STAY_STRANGER`.
     """
 
     def __init__(self, watched: Watched, **of_uvicorn: Any) -> None:
@@ -83,12 +87,12 @@ class BrowserConnection(H11Protocol):
         self._place: ConnectionPlace | None = None
         self._has_head = False
         self._stays_stranger = False
-        """While this request is answered."""
+        """True while a request that does not identify the caller is answered."""
         self._full_at = 0.0
-        """When the client last took something."""
+        """The time at which the client last took something."""
         self._full_bytes = 0
         self._is_leaving = False
-        """Whether an answer is complete and not all of it has left."""
+        """True while an answer is complete and not all of it has been sent."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As asyncio has it."""

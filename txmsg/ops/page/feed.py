@@ -1,4 +1,4 @@
-"""The newest bulletin, for every browser that looks. Knows no HTTP and no clock."""
+"""The newest bulletin, for every open browser. Knows no HTTP and no clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator
 
 
 class BulletinFeed:
-    """Passes on only the newest bulletin: a slow reader misses some, and delays no others. One event loop."""
+    """A feed that passes on only the newest bulletin: a slow reader misses some, and delays no others. One
+    event loop.
+    """
 
     def __init__(self) -> None:
         self._newest: bytes | None = None
         self.number = 0
-        """How many bulletins there were."""
+        """The number of bulletins so far."""
         self.readers = 0
-        """How many browsers look, as the application counts them."""
+        """The number of open browsers, as the application counts them."""
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -30,14 +32,12 @@ class BulletinFeed:
         self._wake_readers()
 
     def close(self) -> None:
-        """End all that iterate, also before they have seen the newest bulletin."""
+        """End all iterators, also before they have seen the newest bulletin."""
         self._is_closed = True
         self._wake_readers()
 
     async def bulletins(self) -> AsyncIterator[bytes]:
-        """Yield the newest bulletin, and then each time that it is asked the newest again, when there is a
-        newer one.
-        """
+        """Yield the newest bulletin, and then, at each step, the newest again once there is a newer one."""
         seen = 0
         while not self._is_closed:
             changed = self._changed

@@ -1,4 +1,4 @@
-"""What a page server tells a scraper."""
+"""The metrics of a page server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txmsg.ops.page.feed import BulletinFeed
 
 
 def figures_of(feed: BulletinFeed, *, age_s: float, unready: str) -> Figures:
-    """Return all figures of a page server. age_s: for how long nothing was read."""
+    """Return all figures of a page server. age_s: seconds since the last read."""
     figures = Figures(ExportingProcess.PAGE)
     figures.put("txmsg_ready", not unready)
     figures.put("txmsg_page_browsers", feed.readers)

@@ -1,4 +1,4 @@
-"""Which requests a web server answers, and the headers of all answers. For the console and for pages.
+"""Refuses foreign requests to a web server, and adds headers to all answers. For the console and for pages.
 
 - On loopback, Host must name this machine: a foreign name that is made to mean 127.0.0.1 (DNS rebinding) reads nothing.
 - What changes something comes from a page of this server, by Sec-Fetch-Site or Origin (CSRF). Foreign pages may link
@@ -36,9 +36,9 @@ _ONLY_TLS: Final = ((b"strict-transport-security", b"max-age=31536000"),)
 
 
 class RequestGuard:
-    """Refuses requests as the module says, and adds its headers to every answer.
+    """A middleware that refuses requests by the module's rules, and adds its headers to every answer.
 
-    files: paths of what is the same for everybody, and may be kept. only_loopback: whether Host is checked.
+    files: paths that are the same for all visitors, and may be cached. only_loopback: True if Host is checked.
     """
 
     def __init__(self, app: ASGIApp, *, files: Sequence[str], only_loopback: bool) -> None:

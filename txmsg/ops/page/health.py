@@ -24,14 +24,14 @@ _SIZE_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Which parts are up (None: not known), and measurements."""
+    """The state of each part, up or down (None: unknown), and measurements."""
 
     parts: Mapping[str, bool | None]
     measures: Mapping[str, float]
 
 
 class HealthFile:
-    """Reads the file of `--health`. Parts of a file that is not updated any more are unknown."""
+    """A reader of the file of `--health`. Parts of a file that is no longer updated are unknown."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class HealthFile:
         self._trouble: str | None = None
 
     def read(self) -> Health:
-        """Return the health now. Never raises: what cannot be read is unknown, and logged once."""
+        """Return the health now. Never raises: values that cannot be read are unknown, and logged once."""
         try:
             stat = self._path.stat()
             written = (stat.st_mtime_ns, stat.st_ino)
@@ -67,7 +67,7 @@ class HealthFile:
 
 
 def _health(path: Path, size_bytes: int) -> Health:
-    """Raise OSError, or ValueError when it is not what the module says."""
+    """Parse the file. Raises OSError, or ValueError for a form other than the module's."""
     if size_bytes > _SIZE_BYTES_MAX:
         raise ValueError(f"it has {size_bytes} bytes, of which at most {_SIZE_BYTES_MAX} are read")
     found = json.loads(path.read_bytes())
@@ -80,7 +80,9 @@ def _health(path: Path, size_bytes: int) -> Health:
 
 
 def _is_number(found: object) -> bool:
-    """JSON in Python has NaN and Infinity, too, and browsers would read nothing of a bulletin that holds one."""
+    """Return True for finite numbers: Python's JSON has NaN and Infinity, and browsers cannot parse a bulletin with
+    them.
+    """
     return isinstance(found, int | float) and not isinstance(found, bool) and abs(found) < math.inf
 
 

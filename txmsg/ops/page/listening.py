@@ -25,7 +25,9 @@ _PROXIES: Final = "FORWARDED_ALLOW_IPS"
 
 
 class PageServer(uvicorn.Server):
-    """Serves an application. Leaves signals to the caller: uvicorn's handlers would end the process by the signal."""
+    """A server of an application. Leaves signals to the caller: uvicorn's handlers would end the process by
+    the signal.
+    """
 
     def __init__(self, app: ASGIApp, tls: ServerTls | None = None, table: ConnectionTable | None = None) -> None:
         super().__init__(
@@ -46,7 +48,7 @@ class PageServer(uvicorn.Server):
         self._watching: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn has it, with our connections."""
+        """Start as uvicorn does, with our connections."""
         assert sockets, "it listens on sockets that it is given"
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
@@ -75,7 +77,8 @@ class PageServer(uvicorn.Server):
 
 @contextmanager
 def listening(listen: str, *, send_buffer_size_bytes: int | None = None) -> Iterator[tuple[socket.socket, str]]:
-    """A socket that listens, and HOST:PORT with the port that was taken for 0. Raises MisuseError when it cannot.
+    """Return a listening socket, and its HOST:PORT with the port that was taken for 0. Raises MisuseError if it cannot
+    listen.
 
     send_buffer_size_bytes: of each connection.
     """

@@ -1,6 +1,6 @@
-"""Who may look at a page with a login: users of brokers, as long as their tokens are valid.
+"""The visitors of a page with a login: users of brokers, as long as their tokens are valid.
 
-A page reads its own database, so any user may see it: nobody is asked what else the user may do.
+A page reads its own database, so any user may see it; other rights of the user are not checked.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from txmsg.wire.channel import Channel
 _log = EventLog(__name__)
 
 CHECK_S: Final = 10.0
-"""Between two looks whether a token is still valid."""
+"""Seconds between two checks that a token is still valid."""
 _ANSWER_S_MAX: Final = 2.5
 
 Ask = Callable[[str], Awaitable[ConnectionIdentity]]
-"""Who a token belongs to."""
+"""A function that returns the user of a token."""
 
 
 @dataclass(slots=True, eq=False)
 class LoggedInUser:
-    """Somebody who has logged in."""
+    """A visitor who has logged in."""
 
     name: str = ""
     is_admin: bool = False
     is_over: bool = False
-    """Whether the token is not valid any more."""
+    """True if the token is no longer valid."""
     checking: asyncio.Task[None] | None = None
 
 
 class LoggedInUsers:
-    """Lets visitors in, and looks after their tokens. Belongs to one loop; `tasks` are the parents of that."""
+    """The visitors, whose tokens are checked periodically. Belongs to one loop; `tasks` is the parent of the checks."""
 
     def __init__(self, ask: Ask, tasks: asyncio.TaskGroup, *, check_s: float = CHECK_S) -> None:
         self._ask = ask
@@ -48,7 +48,7 @@ class LoggedInUsers:
         self._check_s = check_s
 
     async def sign_in(self, _: str, token: str) -> LoggedInUser:
-        """Return a visitor with this token. Raises Unauthenticated, and what else a call raises."""
+        """Return a visitor with this token. Raises Unauthenticated, and the errors of a call."""
         who = await self._ask(token)
         if not who.authentication:
             raise MisuseError("these brokers ask for no token: name brokers with --auth, or leave out --login")
@@ -58,7 +58,7 @@ class LoggedInUsers:
 
     @staticmethod
     def leave(visitor: LoggedInUser) -> None:
-        """The visitor has logged out."""
+        """Log the visitor out."""
         visitor.is_over = True
         if visitor.checking is not None:
             visitor.checking.cancel()
@@ -77,7 +77,7 @@ class LoggedInUsers:
 
 
 def asking(brokers: Sequence[str]) -> Ask:
-    """Ask the first of these that answers."""
+    """Return a function that asks the first of these that answers."""
 
     async def ask(token: str) -> ConnectionIdentity:
         if not is_token(token):

@@ -1,12 +1,12 @@
-"""Login: a page that asks for a token, the cookie of its session, and the gate that lets nobody pass without one.
+"""Login: a page that asks for a token, the cookie of its session, and a middleware that requires a session.
 
-What a token is worth, `sign_in` says: for the console and for pages that is what brokers answer. The token is not kept
-here, and stands in no address, log or error.
+`sign_in` decides about a token: for the console and for pages, brokers do. The token is not stored here, and is in no
+address, log or error.
 
-- GET /login     asks for the token; `next` is the page to go to, `place` what the login is for
-- POST /login    a session with a new id, or why there is none
+- GET /login     asks for the token; `next` is the page to go to, `place` the place to log in to
+- POST /login    a session with a new id, or the reason why there is none
 - POST /logout   ends the session
-- GET /login.css what the page loads; its icon is the application's /assets/icon.svg
+- GET /login.css style of the page; its icon is the application's /assets/icon.svg
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ VISIT: Final = "txmsg.visit"
 _FORM_SIZE_BYTES_MAX: Final = 16 * 1024
 _PATH_SIZE_MAX: Final = 2048
 _CHECKS_MAX: Final = 32
-"""Tokens that are checked at a time, so that strangers do not take all connections of brokers."""
+"""Maximum tokens that are checked at a time, so that strangers do not take all connections of brokers."""
 _WAITING_MAX: Final = 64
-"""Tokens that wait for their check; further ones are answered at once."""
+"""Maximum tokens that wait for their check; further ones are answered at once."""
 _REFUSING_MAX: Final = 100
-"""Refusals that wait; further ones are answered at once."""
+"""Maximum delayed refusals; further ones are answered at once."""
 
 _WORDS: Final = {
     "login": BilingualText("Log in", "登录"),
@@ -71,25 +71,26 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoginForm(Generic[T]):
-    """Where one logs in, and what that takes."""
+    """The places to log in to, and the functions of a login."""
 
     title: str
     sign_in: Callable[[str, str], Awaitable[T]]
-    """What a token is worth at a place. Raises Unauthenticated, or another of errors.py, which the page then shows."""
+    """Returns the login of a token at a place. Raises Unauthenticated, or another of errors.py, which the page then
+    shows."""
     is_needed: Callable[[str], Awaitable[bool]]
-    """Whether a place asks for a login. For what is below no place, "" stands."""
+    """Returns True if a place asks for a login. "" stands for paths below no place."""
     is_over: Callable[[T], bool] = lambda _: False
-    """Whether a login is not valid any more."""
+    """Returns True if a login is no longer valid."""
     places: Sequence[str] = ("",)
-    """What is logged in to: the first part of paths. One place may be "", for all paths."""
+    """The places to log in to: first parts of paths. One may be "", for all paths."""
     open_paths: Sequence[str] = ()
-    """Beginnings of paths that need no login: files."""
+    """Prefixes of paths that need no login: files."""
     language: Callable[[Request], str]
     theme: Callable[[Request], str] = lambda _: "system"
 
 
 class LoginMiddleware(Generic[T]):
-    """Lets requests pass to the application if nothing asks for a login, or the browser has a session."""
+    """A middleware that admits requests if no login is needed, or the browser has a session."""
 
     def __init__(self, app: ASGIApp, entrance: LoginForm[T], sessions: LoginSessions[T]) -> None:
         self._app = app
@@ -98,10 +99,10 @@ class LoginMiddleware(Generic[T]):
         self._failures = Failures()
         self._refusing = 0
         self._checking = 0
-        """Tokens that are checked, or wait for it."""
+        """The number of tokens that are checked, or wait for it."""
         self._checks = asyncio.Semaphore(_CHECKS_MAX)
         self._csrf = secrets.token_urlsafe(32)
-        """Of forms before there is a session."""
+        """The secret of forms before there is a session."""
         self._document = Template((ASSETS / "login.html").read_text(encoding="utf-8"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,9 +200,9 @@ class LoginMiddleware(Generic[T]):
             self._checking -= 1
 
     async def _slow_down(self, address: str) -> None:
-        """Answer the later the more logins of this address have failed: it may be guessing.
+        """Delay the answer, the longer the more logins of this address have failed, since it may be guessing.
 
-        A token that is valid is never slowed, since all who come through a proxy have one address.
+        A token that is valid is never delayed, since all who come through a proxy have one address.
         """
         delay_s = self._failures.delay_s(self._sessions.clock(), network_of(address))
         if self._refusing < _REFUSING_MAX:
@@ -259,19 +260,19 @@ class LoginMiddleware(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class BrowserVisit:
-    """Who asks: the session, if there is one, and what forms must send back."""
+    """The session of a request, if there is one, and the secret that its forms must send back."""
 
     session: LoginSession[Any] | None
     csrf: str
 
     def has_csrf(self, request: Request, values: Mapping[str, str]) -> bool:
-        """Whether a request comes from a form of this session."""
+        """Return True if a request comes from a form of this session."""
         given = request.headers.get(CSRF_HEADER) or values.get(CSRF_FIELD, "")
         return secrets.compare_digest(given.encode(), self.csrf.encode())
 
 
 def _stay_stranger(scope: Scope) -> None:
-    """The connection of this request may lose its place to others: the request shows nothing of who asks."""
+    """Let the connection of this request lose its place to others: the request does not identify the caller."""
     stay = scope.get("state", {}).get(STAY_STRANGER)
     if stay is not None:
         stay()
@@ -292,7 +293,7 @@ async def sweep(sessions: LoginSessions[Any]) -> None:
 
 
 async def form_of(request: Request, size_bytes_max: int) -> dict[str, str] | None:
-    """What a form posted; None if that is too large. Of a name that comes twice the last value holds."""
+    """Return the values that a form posted; None if they are too large. A repeated name has its last value."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -302,24 +303,26 @@ async def form_of(request: Request, size_bytes_max: int) -> dict[str, str] | Non
 
 
 def asked_for(request: Request) -> str:
-    """Return the address of the page that is asked for. Not by `request.url`, to which the Host header belongs, too."""
+    """Return the address of the requested page. Not from `request.url`, which includes the Host header."""
     query = request.scope["query_string"].decode("latin-1")
     return quote(request.scope["path"]) + (f"?{query}" if query else "")
 
 
 def local_path(text: str) -> str:
-    """`text`, if it is the address of a page of this server; else the first page."""
+    """Return `text` if it is the address of a page of this server, else the first page."""
     is_path = text.startswith("/") and not text.startswith(("//", "/\\", "/login"))
     return text if is_path and text.isprintable() and len(text) <= _PATH_SIZE_MAX else "/"
 
 
 def cookie_name(scope: Scope) -> str:
-    """With TLS, browsers take it from this very host only, and by HTTPS only: __Host-."""
+    """Return the cookie's name. With TLS it has the prefix __Host-: browsers then send it to this host, by
+    HTTPS, only.
+    """
     return "__Host-txmsg-session" if scope["scheme"] == "https" else "txmsg-session"
 
 
 def _set_cookie(answer: Response, request: Request, id_: str) -> None:
-    """Of the browser's session: it is forgotten when that ends. An empty id forgets it now."""
+    """Set the cookie of a session; the browser deletes it when it closes. An empty id deletes it now."""
     answer.set_cookie(
         cookie_name(request.scope),
         id_,

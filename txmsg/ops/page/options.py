@@ -1,4 +1,4 @@
-"""The command line's options of what serves pages to browsers."""
+"""Command-line options of servers of pages for browsers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from string import Template
 from typing import Final
 
 ASSETS: Final = Path(__file__).parent / "assets"
-"""What every page loads: the elements, their style, and uPlot, which draws lines."""
+"""The files that every page loads: the elements, their style, and uPlot, which draws lines."""
 
 _DOCUMENT: Final = "document.html"
 _BODY: Final = "body.html"
@@ -21,7 +21,7 @@ _BODY: Final = "body.html"
 
 @dataclass(frozen=True, slots=True)
 class BilingualText:
-    """The same in English and in Chinese. `{...}` is put in by the browser."""
+    """A text in English and in Chinese. The browser fills in `{...}`."""
 
     en: str
     zh: str
@@ -50,9 +50,9 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A directory with body.html, made of the kit's elements, and page.css; and all that it says.
+    """A directory with body.html, made of the kit's elements, and page.css; and all its words.
 
-    `words` has `title`, and what `data-word` names in body.html.
+    `words` has `title`, and the names that `data-word` uses in body.html.
     """
 
     directory: Path
@@ -60,7 +60,7 @@ class Page:
 
     @cached_property
     def release(self) -> str:
-        """Changes with whatever a browser loads: one that shows an older release loads the page again."""
+        """A hash of all files that a browser loads: a browser with an older release loads the page again."""
         digest = hashlib.sha256(self._json_of_words().encode())
         for directory in (ASSETS, self.directory):
             for path in sorted(filter(Path.is_file, directory.rglob("*"))):

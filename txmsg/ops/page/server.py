@@ -1,4 +1,4 @@
-"""A page server put together: the one place that knows all of its parts."""
+"""Serves a page: the only module that knows all of its parts."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from txmsg.wire.address import check_reach
 from txmsg.wire.listening import loopback
 
 _BULLETIN_EVERY_S_MAX: Final = 1.0
-"""Also when nothing is new: a browser that hears nothing for some seconds knows that the connection is lost."""
+"""Maximum seconds between bulletins: a browser that hears nothing for some seconds treats the connection as lost."""
 _SEND_BUFFER_SIZE_BYTES: Final = 64 * 1024
-"""Of a connection. A few bulletins: what a slow browser has before it are not many old ones."""
+"""Send buffer of a connection, for a few bulletins, so that a slow browser does not have many old ones before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageConfig:
-    """Where a page server gets its figures and where it serves."""
+    """The settings of a page server: the source of its figures, and its addresses."""
 
     database: str
-    """The PostgreSQL with the figures, as libpq takes it: postgresql://..."""
+    """The URL, for libpq, of the PostgreSQL with the figures: postgresql://..."""
     channel: str
     """The channel of its notifications of new figures."""
     listen: str = f"{loopback()}:7780"
-    """HOST:PORT; port 0 takes a free one."""
+    """The HOST:PORT to listen on; port 0 takes a free one."""
     health: Path | None = None
     """The file with the health of the parts. Default: none, and no health is shown."""
     http_listen: str = ""
@@ -51,11 +51,11 @@ class PageConfig:
     http_token_file: Path | None = None
     """File with the token of those who read /metrics. Default: none is needed."""
     tls: TlsConfig = field(default_factory=TlsConfig)
-    """Of the page and of /metrics. Default: no TLS."""
+    """The TLS settings of the page and of /metrics. Default: no TLS."""
     login: Sequence[str] = ()
     """Addresses of brokers, whose users may see the page. Default: everybody may."""
     insecure: bool = False
-    """Whether the network itself keeps strangers away."""
+    """True if the network itself keeps strangers away."""
     stale_after_s: float = 5.0
     """Seconds without new figures after which the page marks them as stale. Default 5."""
 
@@ -141,7 +141,7 @@ async def serve(
 
 
 async def _feed(feed: BulletinFeed, board: Board, health: HealthFile | None, news: asyncio.Event) -> None:
-    """A bulletin whenever there are new figures, and one each second."""
+    """Put a bulletin whenever there are new figures, and at least one each second."""
     while True:
         try:
             async with asyncio.timeout(_BULLETIN_EVERY_S_MAX):

@@ -1,6 +1,6 @@
 """Sessions of browsers that have logged in. Knows no HTTP and no token.
 
-All of it is in memory: a restart logs everybody out, and nothing that lets somebody in stands on a disk. Everything is
+Sessions are in memory only: a restart ends all of them, and no credential is on a disk. Everything is
 bounded, so that it cannot be used to fill the memory.
 """
 
@@ -15,22 +15,22 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 IDLE_S: Final = 3600.0
-"""A session ends when nothing was asked for so long. Streams of events do not count: a page may be left open."""
+"""Seconds without a request after which a session ends. Streams of events do not count: a page may be left open."""
 AGE_S_MAX: Final = 12 * 3600.0
-"""A session ends after so long, however busy it is."""
+"""Seconds after which a session ends, however busy it is."""
 SESSIONS_MAX: Final = 256
-"""Above it, one ends of the user with most, administrators last: the one that is idle for longest."""
+"""Maximum sessions. Above it the most idle session of the user with most ends, administrators' last."""
 SESSIONS_OF_USER_MAX: Final = 16
-"""Above it, the one of the user that is idle for longest ends."""
+"""Maximum sessions of a user. Above it the user's most idle one ends."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LoginSession(Generic[T]):
-    """A browser that has logged in: at one place or at several, each with what its login gave."""
+    """A browser that has logged in, at one place or several, each with the result of its login."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """What its forms must send back."""
+    """The secret that its forms must send back."""
     made_at: float
     used_at: float
     at: dict[str, T] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class LoginSession(Generic[T]):
 
 
 class LoginSessions(Generic[T]):
-    """All of a server. clock: monotonic; on_end: what came of a login is not used any more.
+    """The sessions of a server. clock: monotonic; on_end: called when the result of a login is no longer used.
 
-    user_of: whose login it is; "" is nobody's. is_admin: whether that user may do everything.
+    user_of: the user of a login; "" for none. is_admin: True if that user may do everything.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LoginSessions(Generic[T]):
         return len(self._by_id)
 
     def find_session(self, id_: str, *, is_use: bool = True) -> LoginSession[T] | None:
-        """Return the session, if it has not ended. is_use: whether this keeps it from being idle."""
+        """Return the session, if it has not ended. is_use: True if this keeps it from being idle."""
         session = self._by_id.get(id_)
         if session is None or self._has_expired(session):
             return None
@@ -70,7 +70,7 @@ class LoginSessions(Generic[T]):
         return session
 
     def begin_session(self, place: str, value: T, before: LoginSession[T] | None) -> LoginSession[T]:
-        """Return a session with this login. It has a new id, and the other logins of the session before, which ends."""
+        """Return a new session with this login and the other logins of the session before, which ends."""
         now = self.clock()
         session = LoginSession[T](made_at=now, used_at=now)
         if before is not None:
@@ -85,7 +85,9 @@ class LoginSessions(Generic[T]):
         return session
 
     def _make_room(self, user: str) -> None:
-        """For a login of this user: nobody ends the sessions of others by logging in often."""
+        """End a session to make room for a login of this user, such that frequent logins do not end the sessions of
+        others.
+        """
         own = [each for each in self._by_id.values() if user and user in self._users_of(each)]
         if len(own) >= SESSIONS_OF_USER_MAX:
             self.end_session(min(own, key=lambda each: each.used_at))
@@ -107,19 +109,19 @@ class LoginSessions(Generic[T]):
             self._on_end(session.at.pop(place))
 
     def end_session(self, session: LoginSession[T]) -> None:
-        """Forget all of its logins. Ending twice is fine."""
+        """End a session with all of its logins. Ending twice is fine."""
         session.is_open = False
         self._by_id.pop(session.id, None)
         for place in list(session.at):
             self.leave(session, place)
 
     def end_expired(self) -> None:
-        """End those that are idle or old: called every few seconds."""
+        """End idle and old sessions; called every few seconds."""
         for session in [each for each in self._by_id.values() if self._has_expired(each)]:
             self.end_session(session)
 
     def end_all(self) -> None:
-        """As a server does that stops."""
+        """End all sessions, at the end of the server."""
         for session in list(self._by_id.values()):
             self.end_session(session)
 

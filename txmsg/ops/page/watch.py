@@ -19,11 +19,11 @@ from txmsg.runtime.postgres import FORM, connect
 _log = EventLog(__name__)
 
 Read = Callable[[psycopg.Connection[Any]], BoardSnapshot]
-"""All figures in one snapshot of the database. The connection is in no transaction, before and after."""
+"""A function that reads all figures in one snapshot. The connection is in no transaction, before and after."""
 
 _READ_EVERY_S_MIN: Final = 0.1
 _READ_EVERY_S_MAX: Final = 2.0
-"""Also without notifications: so an unavailable database is noticed."""
+"""Maximum seconds between reads, also without notifications, so that an unavailable database is noticed."""
 _AGAIN_S: Final = 1.0
 _STOP_S_MAX: Final = 1.0
 _CONNECTION: Final[Mapping[str, str | int]] = {
@@ -35,7 +35,7 @@ _CONNECTION: Final[Mapping[str, str | int]] = {
     "tcp_user_timeout": 10_000,
     "options": "-c statement_timeout=10s",
 }
-"""Unless the URL says otherwise."""
+"""Connection parameters, unless the URL has others."""
 _SETTINGS: Final[Mapping[str, str]] = {**FORM, "TimeZone": "UTC"}
 
 
@@ -56,11 +56,11 @@ class TableWatch:
         self._trouble: str | None = None
 
     def start(self) -> None:
-        """Begin to read. `on_read` is called on the thread."""
+        """Start to read. `on_read` is called on the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End reading, but for a read that hangs: that one ends with the process. Stopping twice is fine."""
+        """End reading. A read that hangs ends with the process. Stopping twice is fine."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S_MAX)
@@ -86,7 +86,7 @@ class TableWatch:
             self._wait_for_news(connection, begun + _READ_EVERY_S_MAX)
 
     def _wait_for_news(self, connection: psycopg.Connection[Any], until: float) -> None:
-        """Return when something was said since the last read began, or it is time to read again."""
+        """Wait for a notification since the last read began, or until it is time to read again."""
         while not self._is_stopping.is_set() and (left_s := until - time.monotonic()) > 0:
             if list(connection.notifies(timeout=min(left_s, _STOP_S_MAX / 2), stop_after=1)):
                 return

@@ -43,14 +43,14 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 
 def _counts(alerts: Sequence[ActiveAlert]) -> Mapping[str, int]:
-    """How many there are in each state; what is silenced counts as that alone."""
+    """Return the number of alerts in each state; silenced ones count as silenced only."""
     silenced = sum(bool(each.silences) for each in alerts)
     firing = sum(each.state is AlertState.FIRING and not each.silences for each in alerts)
     return {"firing": firing, "pending": len(alerts) - firing - silenced, "silenced": silenced}
 
 
 def _matchers_of(alert: ActiveAlert) -> list[str]:
-    """Return those that fit this alert and its like. A label's value stands for itself, whatever signs it has."""
+    """Return matchers for this alert and similar ones. Signs in a label's value are escaped."""
     return [
         f"{label}={glob.escape(value)}"
         for label, value in {RULE: alert.rule, **alert.labels}.items()

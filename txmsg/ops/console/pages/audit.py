@@ -1,4 +1,4 @@
-"""Who has changed what: the audit log, and changes of settings, the newest first."""
+"""The audit log, and changes of settings, with their users, the newest first."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _FILTER: Final = tuple(names(DeadLetterFilter))
 
 
 def _which(look: PageContext) -> DeadLetterFilter:
-    """What the form says. Raises MisuseError for what is no time."""
+    """Return the form's filter. Raises MisuseError for an invalid time."""
     given: dict[str, Any] = {name: look.values.get(name, "").strip() for name in _FILTER}
     return DeadLetterFilter(**given | {"since": time_of(look, "since"), "until": time_of(look, "until")})
 
@@ -58,7 +58,7 @@ async def _select(look: PageContext) -> Selection:
 
 
 def _filter_fields(look: PageContext, selection: Selection) -> list[Field]:
-    """Return the filter, up to now: those that die until the button is pressed are not meant."""
+    """Return the filter, up to now: it excludes messages that die before the button is pressed."""
     assert selection.which.until is not None
     times = {name: time.isoformat() for name in ("since", "until") if (time := getattr(selection.which, name))}
     return [Field(name=name, kind="hidden", value=value) for name, value in (_given(look) | times).items()]

@@ -49,7 +49,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 
 def _without_own(excluded: Sequence[str]) -> list[str]:
-    """What an operator has excluded: not the topics of groups and servers in the log, as %RETRY%GROUP."""
+    """Return the operator's patterns, without those of a log's own topics, as %RETRY%GROUP."""
     return [each for each in excluded if not each.startswith("%")]
 
 

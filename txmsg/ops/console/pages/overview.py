@@ -33,7 +33,7 @@ from txmsg.ops.console.views import View
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
-"""Of time lines: a line of 15 minutes has 180 points."""
+"""Seconds between two points of a timeline: 180 points in 15 minutes."""
 _FIGURES_LATE_S: Final = 60.0
 _PAGES: Final = {
     GROUP_BEHIND: "/groups",
@@ -44,7 +44,7 @@ _PAGES: Final = {
     TRANSACTIONS_PARKED: "/halves",
     SLOT_KEEPS_LOG: "/mirrors",
 }
-"""Where more is said of a check; of the others where brokers are."""
+"""The page with details of each check; the page of brokers for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +55,19 @@ class OverviewFigure:
     is_rate: bool
     value: float | None
     starts_at: int
-    """Seconds since 1970, of the first point."""
+    """The time of the first point, in seconds since 1970."""
     points: str
-    """The values, with commas; nothing for what is not known."""
+    """The values, separated by commas; empty for unknown ones."""
     path: str
-    """Of the page that says more; empty: none does."""
+    """The path of the page with details; empty if there is none."""
     is_bad: bool = False
     note: float | None = None
-    """`overview.NAME_note` is its text."""
+    """The note; `overview.NAME_note` is its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewFinding:
-    """The worst finding of a check, how many more there are, and the page that says more."""
+    """The worst finding of a check, the number of others, and the page with details."""
 
     finding: Finding
     more: int
@@ -75,7 +75,7 @@ class OverviewFinding:
 
     @property
     def is_bad(self) -> bool:
-        """Whether somebody must look now."""
+        """True if an operator must act now."""
         return self.finding.severity is CRITICAL
 
 
@@ -117,7 +117,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 
 def _count(snapshot: DatabaseSnapshot, name: str, named: set[str]) -> str:
-    """How many there are. A broker of an older release only tells whether there are more than it names."""
+    """Return the number of findings. A broker of an older release only tells whether there are more than it names."""
     count = snapshot.whole(name)
     return f"{len(named - {OTHER}):,}" + ("+" if OTHER in named else "") if count is None else f"{count:,.0f}"
 
@@ -139,7 +139,7 @@ def broker_row(snapshot: DatabaseSnapshot, broker: str) -> dict[str, Any]:
 
 
 def lines(watch: DatabasePoller) -> Sequence[OverviewFigure]:
-    """Return the figures on top. Of a watch that has a snapshot."""
+    """Return the figures at the top. The poller must have a snapshot."""
     snapshot = watch.snapshot
     assert snapshot is not None
     now = watch.history[-1].values
@@ -171,7 +171,7 @@ def lines(watch: DatabasePoller) -> Sequence[OverviewFigure]:
 
 
 def _points(watch: DatabasePoller, name: str) -> tuple[int, str]:
-    """Return the last quarter of an hour in steps: of each the last value."""
+    """Return the last quarter of an hour in steps, with the last value of each."""
     by_step = {int(point.at) // _STEP_S: point.values.get(name) for point in watch.history}
     first, last = min(by_step), max(by_step)
     value: float | None = None
@@ -183,7 +183,7 @@ def _points(watch: DatabasePoller, name: str) -> tuple[int, str]:
 
 
 def findings(snapshot: DatabaseSnapshot) -> Sequence[OverviewFinding]:
-    """What needs an operator, the worst first: of each check one finding."""
+    """Return the findings that need an operator, the worst first, one for each check."""
     by_check: dict[Check, list[Finding]] = {}
     for found in (*_of_brokers(snapshot), *_in_figures(snapshot)):
         by_check.setdefault(found.check, []).append(found)

@@ -65,7 +65,7 @@ def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
 
 
 async def _version(look: PageContext) -> tuple[SettingsInUse, str]:
-    """What holds, and the version that a change is made for: that of when its dialog was opened."""
+    """Return the current value, and the version that a change is based on: that at the opening of its dialog."""
     name = look.path["name"]
     found, changes = await look.ask_broker(SettingsService.show, Nothing()), await _history(look, name)
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
@@ -79,7 +79,7 @@ def _given_version(look: PageContext) -> int:
 
 
 def _loses(name: str) -> list[str]:
-    """What a change of the setting may delete for good."""
+    """Return the text about data that a change of the setting may delete for good."""
     setting = _CATALOGUE.get(name.partition("@")[0])
     return [setting.loses] if setting is not None and setting.loses else []
 

@@ -29,7 +29,7 @@ PAGE_MAX: Final = 100
 _SETTINGS: Final = settings_of(TopicChange)
 _SWITCH: Final = ("on", "off")
 _GROUPS_MAX: Final = 100
-"""How many groups a topic is shown with, those furthest behind; a topic may have 10,000."""
+"""Maximum groups shown with a topic, those furthest behind; a topic may have 10,000."""
 
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
 
 
 def _facts(look: PageContext, settings: TopicWithSettings) -> Iterator[tuple[str, str]]:
-    """Settings with their titles. Numbers of queues are left out where they are those of all queues."""
+    """Yield settings with their titles, without numbers of queues that equal the number of all queues."""
     for name, each in _SETTINGS.items():
         value = _now(settings, name)
         is_of_all_queues = name.endswith("_queues") and value == settings.queues
@@ -166,7 +166,7 @@ async def _alter(look: PageContext) -> str:
 
 
 def _change(look: PageContext, settings: TopicWithSettings) -> TopicChange:
-    """What the form says and the topic has not."""
+    """Return the form's values that differ from the topic's."""
     if "permission" not in look.values:
         return TopicChange()
     wanted = {name: _typed(look, setting) for name, setting in _SETTINGS.items()}
@@ -175,7 +175,7 @@ def _change(look: PageContext, settings: TopicWithSettings) -> TopicChange:
 
 
 def _typed(look: PageContext, setting: ChangeField) -> Any:
-    """What the form says of a setting; None for nothing."""
+    """Return the form's value of a setting; None if nothing is typed."""
     if setting.kind is bool:
         return look.values[setting.name] == "on" if setting.name in look.values else None
     if setting.is_duration:
@@ -199,7 +199,7 @@ def _given(look: PageContext, settings: TopicWithSettings, name: str) -> str:
 
 
 def _text(value: object) -> str:
-    """As the form's fields have it."""
+    """Return a value in the form of the dialog's fields."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -208,7 +208,7 @@ def _text(value: object) -> str:
 
 
 def _shown(look: PageContext, name: str, value: Any) -> str:
-    """As a sentence has it."""
+    """Return a value in the form of a sentence."""
     if name == "send_rate_max" and not value:
         return look.t("lists.unlimited")
     if name == "erasable_s":
