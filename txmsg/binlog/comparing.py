@@ -91,6 +91,8 @@ def compare(
         in_table = OffsetRange(queue.begin, queue.end)
         go_on = verdict(tail.range, in_table, tail.last, table_marks.get(queue.id))
         compared = Compared(queue, tail.range, go_on)
+        # A single look does not prove a divergence: a row may be replicated, and in the log, while its commit still
+        # waits for a standby and the table does not show it (decision 0019).
         yield _looked_again(session, compared, tail.last) if compared.is_diverged else compared
 
 

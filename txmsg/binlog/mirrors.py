@@ -58,8 +58,7 @@ class TailerMirror:
         """Create the mirror, or change its topics. None leaves them as they are; a new mirror then has all topics.
 
         own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps
-        messages
-        that are not mirrored. Returns the patterns.
+        messages that are not mirrored. Returns the patterns.
         """
         known = self.read_row()
         include = topics or (ALL_TOPICS if known is None else known.include)
@@ -97,6 +96,8 @@ class TailerMirror:
 
     def try_lock(self) -> bool:
         """Return True if this session holds the mirror's writer lock now; it then holds it until the session ends."""
+        # A lock of the session, not a row with a lease: PostgreSQL releases it when the session ends, however its
+        # process died, so the next tailer need not wait for a time to pass (decision 0019).
         lock = "select pg_try_advisory_lock(%s, hashtext(%s))"
         ((is_locked,),) = self._session.execute(lock, (_LOCK_CLASS, self.name)).fetchall()
         return bool(is_locked)

@@ -142,6 +142,8 @@ class PendingQueues:
                         "start the tailer again, or drop the topic",
                         *(queue.topic, queue.number, queue.next_offset),
                     )
+                # The row may have been replicated while its commit still waits for a standby. Its writer holds the
+                # queue's lock until then, so after the wait the row is visible, or was deleted by hand.
                 table.await_commits(self._session, queue.id)
                 waited = True
         queue.repeats_end = queue.next_offset
@@ -163,6 +165,7 @@ class PendingQueues:
         kept = min(table.first_kept(self._session, queue.id), end)
         if kept <= queue.next_offset:
             return False
+        # The rows before the hole first: in the log the hole begins where the queue ends.
         self.append()
         self.mark_hole(queue.topic, queue.number, queue.next_offset, kept)
         queue.base = queue.next_offset = kept

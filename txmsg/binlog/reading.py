@@ -61,6 +61,8 @@ class ReplicationReader:
             if not taken.messages and self._error is not None:
                 raise self._error
             self._messages, self._size_bytes = [], 0
+            # Under the lock, with the flag: the pipe holds one byte exactly while there is something to take. After an
+            # error the byte stays, so that the consumer wakes up until it has raised the error.
             if self._told_come and self._error is None:
                 os.read(self._has_come, 1)
                 self._told_come = False
@@ -110,6 +112,8 @@ class ReplicationReader:
                 self._messages += messages
                 self._size_bytes += size
                 self._sent_end = self._stream.sent_end
+        # Sent by this thread alone, since two threads must not use one connection of libpq; `confirm` of the other one
+        # only notes the position.
         self._stream.confirm(self._confirmed)
         is_full = self._is_full()
         if is_full or is_all:

@@ -146,6 +146,8 @@ class ReplicationStream:
         silent_s = time.monotonic() - self._heard_at
         if silent_s > _SILENCE_S_MAX:
             raise psycopg.OperationalError(f"the server has said nothing for {silent_s:.0f} s")
+        # A hung server, or a line that was cut without a reset, raises nothing. So ask for a sign of life well before
+        # giving up.
         if silent_s > _SILENCE_S_MAX / 3 and not self._asked:
             self._asked = True
             self._send_status(wants_reply=True)

@@ -86,6 +86,8 @@ class MirrorRun:
         require_latest(self._sink, known)
         config = self.config
         own = self._sink.own_topics
+        # Before the queues are read: from here on retention keeps what is not mirrored, so no message found below can
+        # be dropped before it is appended.
         self._include, self._exclude = self._mirrors.settle(config.topics, config.exclude, own=own)
         if known is not None and known.log_id == self._sink.log_id:
             self._write_positions({})  # before anything is appended: from here on to no log of an earlier generation
@@ -101,6 +103,8 @@ class MirrorRun:
                 "topic %(topic)s is in memory, and not in PostgreSQL's log: it is not mirrored",
                 topic=topic,
             )
+        # The publication first: the server decodes each change by the publications of its moment, so an older slot
+        # meets changes that it cannot decode. Before 18 it then fails at each attempt (see slot.py).
         self._slots.make_publication()
         self._slots.check_publication()
         is_new = self._slots.make_slot()
@@ -118,6 +122,8 @@ class MirrorRun:
                 self._refill(queue, in_table.end)
         self._under_way.append()
         self._write_positions({queue.id: queue.next_offset for queue in self._under_way.queues.values()})
+        # The flushed position, because the server sends no further: the written one may stay ahead of it on an idle
+        # database, and a lag would be reported that does not exist.
         self._begun_at_end = wal_flushed(self._session)
         self._reading = ReplicationReader(self._started_stream())
         self._looked_at = time.monotonic() - self.config.compare_s
@@ -131,6 +137,8 @@ class MirrorRun:
                     slot=self._slots.slot,
                     publication=self._slots.publication,
                 )
+            # The mirror's lock is ours, so the process that still reads the slot belongs to a tailer that hangs or has
+            # lost its connection. It has _HOLDER_WAIT_S to end by itself (decision 0019).
             except psycopg.errors.ObjectInUse:
                 slot = self._slots.read_slot()
                 if slot is not None and slot.active_pid is not None and time.monotonic() > deadline:
@@ -204,8 +212,12 @@ class MirrorRun:
             self.progress.behind_since = time.monotonic()  # also while the log does not take them
         self._sort_messages(messages)
         self._under_way.append()
+        # A keepalive in the middle of a transaction may name a position beyond rows that have not come yet. Confirmed
+        # too early, they would be lost by a crash of this process.
         if not self._in_transaction:
             self._taken_end = max(self._taken_end, sent_end)
+        # Only after `append`, which returns when the rows are on disk: the server may forget them from here on. A crash
+        # between the two repeats rows; these are below the log's end then, and are skipped (decision 0019).
         reading.confirm(self._taken_end)
         self._try_again()
         self._note_lag(reading, is_all=not messages)
@@ -353,8 +365,12 @@ class MirrorRun:
             return
         self._looked_at = now
         found = table.queues(self._session, self._include, self._exclude)
+        # Read after the ends of the queues, so everything that the table showed was written before this position. Once
+        # the stream has passed it, a row that has not come was missed, as by a slot that was moved.
         at = wal_end(self._session)
         self._open(self._new_among(found))
+        # A table that ends before the log was set back, unless a commit still waits for its standby: then its writer
+        # holds the queue's lock, and the queue is not quiet.
         behind = [in_table for in_table, queue in self._under_way.among(found) if in_table.end < queue.next_offset]
         self._fitting([in_table for in_table in behind if table.is_quiet(self._session, in_table.id)])
         self._look = (at, {in_table.id: in_table.end for in_table, _ in self._under_way.among(found)})

@@ -97,8 +97,7 @@ class MirrorSink(Protocol):
         """Append all batches, each at the end of its queue, or none; on disk on return.
 
         A queue that the log does not have begins at the batch's base offset. Raises StorageError; LogBusy when another
-        writer
-        has appended meanwhile.
+        writer has appended meanwhile.
         """
         ...
 

@@ -135,8 +135,12 @@ class MirrorSlot:
             slot = None
         if slot is not None:
             return False
+        # From 17 on the server can keep the slot in sync on standbys, so that the mirror continues there after a
+        # promotion.
         failover = ", true" if self._session.info.server_version >= _FAILOVER_FROM else ""
         try:
+            # Creating a slot waits for every transaction that is open now. The limit turns a wait without end into an
+            # error that names the oldest of them.
             with self._session.transaction():
                 self._session.execute(f"set local statement_timeout = '{_MAKE_S_MAX}s'")
                 self._session.execute(

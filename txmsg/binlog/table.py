@@ -65,6 +65,8 @@ def await_commits(session: Session, queue_id: int) -> None:
     A row that waits for its standby has left by replication, and is not visible yet. Raises LockNotAvailable after 30
     s.
     """
+    # Writers of the queue hold 7702 exclusively until their commit is visible. Shared here, so that sessions which only
+    # wait do not block each other; in autocommit it is released at once.
     session.execute("select pg_advisory_xact_lock_shared(7702, %s %% 1024)", (queue_id,))
 
 

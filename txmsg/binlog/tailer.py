@@ -107,8 +107,7 @@ class Tailer:
 
         Errors that may pass (a database or log that is away, a full disk, a token that was rotated late) are logged and
         retried; an error of one queue stops that queue alone. Raises CorruptLog for a log that cannot be opened; when
-        it
-        starts, StorageError if the database is not set up for it, and Unauthenticated.
+        it starts, StorageError if the database is not set up for it, and Unauthenticated.
         """
         wait_s = _WAIT_S
         try:
@@ -120,11 +119,15 @@ class Tailer:
                     self._interrupted()
                     _log.warning("mirror.interrupted", "%(error)s; trying again", error=exc)
                 except (StorageError, OSError) as exc:
+                    # Before the first run these are the operator's mistakes, which a retry would hide. Later the same
+                    # errors may pass, as a full disk does.
                     if self.state not in _BEGUN:
                         raise
                     self._interrupted()
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 except Unauthenticated as exc:
+                    # A wrong token at the start is a mistake in the settings; later it may be a rotation that reached
+                    # this process late.
                     if self.state is TailerState.STARTING:
                         raise
                     self._interrupted()

@@ -157,12 +157,14 @@ class Api:
         """Return the caller; its connection is then no longer a stranger's. Raises CallRefused, TxmsgError."""
         caller = await self._door.enter(call)
         principal = caller.principal
+        # From here on the connection does not lose its place to strangers (decision 0100).
         call.admitted("" if principal is ANYONE else principal.name, is_admin=principal.is_admin)
         return caller
 
     async def _entered(self, name: str, kind: type[RequestT], call: GrpcCall) -> tuple[GatewayCaller, RequestT]:
         """Return the caller and its request, if it is allowed. Raises CallRefused, TxmsgError."""
         caller = await self._admitted(call)
+        # Only after admission: until a task reads, a client can send no more than it always may in advance.
         raw = await call.read()
         if raw is None:
             raise CallRefused(pb.BAD_REQUEST, f"the call of {name} has no request")
@@ -221,6 +223,7 @@ class Api:
 
     async def _telemetry(self, caller: GatewayCaller, call: GrpcCall) -> None:
         client = GatewayClient(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
+        # Before the first frame is read: `names` ignores clients that are not attached.
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, caller, call))
         stopping = asyncio.create_task(self._stopping.wait())

@@ -28,8 +28,7 @@ class Sends(enum.Enum):
     """The kinds of messages that a client has sent to a topic that it declares.
 
     A client that sends only plain messages cannot answer checks. A client that has sent nothing may be able to: it may
-    have
-    replaced a producer that died.
+    have replaced a producer that died.
     """
 
     NOTHING = enum.auto()
@@ -160,6 +159,7 @@ class GatewayClients:
         if not able:
             return TransactionState.UNKNOWN
         client = min(able, key=lambda each: _rank(each, topic))
+        # Counted before the answer, so that checks which run at the same time avoid a client that hangs.
         client.unanswered += 1
         asked: asyncio.Future[TransactionState] = asyncio.get_running_loop().create_future()
         check = message.topic, message.id_bytes

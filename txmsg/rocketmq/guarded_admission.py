@@ -244,6 +244,7 @@ class GuardedCallAdmission(CallAdmission):
         if signature is None:
             return "the call is not signed"
         secret = self._secret(key)
+        # Also without a secret, so that the time of the answer does not show which keys this gateway can read.
         is_right = signature.is_by(secret or b"")
         if secret is None:
             return "its secret was encrypted by a key that is not in --access-key-file"
@@ -260,10 +261,12 @@ class GuardedCallAdmission(CallAdmission):
         return self._secrets[key]
 
     async def _delay(self, peer: str, signature: Signature | None) -> None:
+        # By address and by access key: guesses from many addresses at one key are delayed as well.
         keys = [host_of(peer), *([] if signature is None else [signature.key_id[:64]])]
         delay_s = self._failures.delay_s(asyncio.get_running_loop().time(), *keys)
         if not delay_s:
             return
+        # Each delayed refusal holds a call; strangers must not take all places by wrong signatures.
         if self._refusing >= _REFUSING_MAX:
             raise BrokerUnavailable("too many logins are refused at this moment: try again later")
         self._refusing += 1

@@ -46,8 +46,8 @@ _RECEIVED_SIZE_BYTES_MAX = 4 * 1024 * 1024
 message."""
 _LOST_MAX = 5
 """Maximum times that a message is given back because its reply did not reach the client. After that, each time counts
-as
-an attempt: the client may be unable to take it, as Node's is if a message has more than 4 MiB with all its fields."""
+as an attempt: the client may be unable to take it, as Node's is if a message has more than 4 MiB with all its fields.
+"""
 _LOST_KEPT_MAX = 1000
 """Maximum messages for which lost replies are counted."""
 _NO_DELAY_MS = -1
@@ -158,6 +158,7 @@ class Receivers:
         request.subscriptions.append(Subscription(topic=member.topic, tags=wanted.tags))
         request.max_messages, request.exact, request.runs = count, not renews, not renews
         request.max_bytes = _RECEIVED_SIZE_BYTES_MAX
+        # Random, because gateways share no memory: two of them must not use the same line of a member.
         request.line = secrets.randbits(_LINE_BITS) + 1
         received = Received(member, broker, request.line, [])
         try:
@@ -178,6 +179,8 @@ class Receivers:
             if 0 < len(attempt) <= _ATTEMPT_LENGTH_MAX and received.messages:
                 self._replies[member, broker] = _Reply(attempt, request.line, received.handles)
         if len(received.messages) < len(brought):
+            # A message that the filter refused is done for the whole group, as in RocketMQ: acknowledge it (decision
+            # 0087).
             kept = set(received.handles)
             request = self._request(member, invisible_s)
             request.acks.extend(handle.receipt for _, handle in brought if handle not in kept)

@@ -53,6 +53,7 @@ class TopicRoutes:
                 broker=pb.Broker(name=name, endpoints=endpoints),
                 accept_message_types=_TYPES[message_type],
             )
+            # A broker is a queue, because txmsg's queues move between brokers while clients run (decision 0087).
             for number, name in enumerate(self._brokers.names)
         ]
 
@@ -67,6 +68,7 @@ class TopicRoutes:
         except UnknownTopic:
             self._known.pop(topic, None)
             raise
+        # Clients choose the names, so the cache is bounded: expired entries are dropped when it is full.
         if len(self._known) >= _KNOWN_MAX:
             self._known = {name: each for name, each in self._known.items() if each.until > now}
         # A type that this release does not know: brokers say what they take when a message is sent.

@@ -66,6 +66,7 @@ class Senders:
         if sender is None:
             sender = self._of_topic[topic] = Sender(self._brokers, group=topic, timeout_s=self._timeout_s)
             if len(self._of_topic) > _TOPICS_MAX:
+                # Only a sender without items may be dropped: `drain` waits for those that are kept.
                 idle = next((name for name, each in self._of_topic.items() if not each.pending_items()), topic)
                 if idle != topic:
                     del self._of_topic[idle]

@@ -60,8 +60,7 @@ _CALLS_OF_CONNECTION_MAX = 1024
 """Maximum concurrent calls of a connection; a client waits before it makes more."""
 _REQUESTS_SIZE_BYTES_MAX = 1024**3
 """Maximum bytes of requests in memory, half of it of one client, which could begin 1,024 sends of 8 MiB each. Beyond
-it,
-requests of more than 64 KiB fail."""
+it, requests of more than 64 KiB fail."""
 _TIMEOUT_S = 2.5
 """Seconds of a send at brokers: clients wait for 3 s by default."""
 
@@ -77,6 +76,8 @@ async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], N
     given.use = lambda changed: set_log_level(changed.log_level)
     await knock(Brokers(config.brokers()))
     brokers = Brokers(config.brokers())
+    # Two parents, because the stack ends them in turn: messages are given back after all other tasks have ended, and
+    # while brokers can still be reached.
     standing, returning = Tasks(), Tasks()
     senders = Senders(brokers, timeout_s=_TIMEOUT_S)
     receivers, clients = Receivers(brokers, returning), GatewayClients(brokers, standing)
@@ -102,6 +103,7 @@ async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], N
             on_ready(await _listening(parts, tls))
             await stop.wait()
             _log.info("server.stopping", "stopping: calls under way have %(timeout_s)g s", timeout_s=_CLOSE_S_MAX)
+            # In this order: waiting receives return, running calls end, and senders store what they have accepted.
             api.stop()
             await parts.port.stop(_CLOSE_S_MAX)
             await senders.drain()

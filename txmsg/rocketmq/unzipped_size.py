@@ -14,6 +14,7 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 _RATIO_MAX: Final = 1032
 """Maximum bytes to which one byte of GZIP can unzip."""
 _SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+# A quarter, so that one user, or one address, leaves room for others.
 _OF_PAYER_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
 
 

@@ -80,8 +80,7 @@ class ReadOptions:
     """True if a batch of a stream is read while it is planned, and not by tasks. Default: false."""
     accept_generation: int | None = None
     """A later generation of the log under which a stream continues at the offsets of its checkpoint, though the log
-    does not
-    show that they name the same messages. Default: none."""
+    does not show that they name the same messages. Default: none."""
 
     def topics_of(self, known: Collection[str], *, all_named: bool) -> list[str]:
         """Return the topics of a log to read. all_named: raise UnknownTopic for a name that the log does not have."""

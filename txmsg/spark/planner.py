@@ -44,13 +44,11 @@ class Planner:
         """Return the end of a batch that begins at `start`: equal to `start` if there are no new messages.
 
         The first batch of a stream has an end of its own even if it is empty: so the checkpoint records the stream's
-        begin, and
-        messages that arrive while it is down are not skipped by the next "latest".
+        begin, and messages that arrive while it is down are not skipped by the next "latest".
 
         count_max: the number of messages, about; missing offsets do not count. target: the queues to read, with the
-        maximum end
-        of each. The first batch under a later generation has an end of its own, too, which names it.
-        Raises MisuseError for another log, OffsetOutOfRange when messages are gone.
+        maximum end of each. The first batch under a later generation has an end of its own, too, which names it. Raises
+        MisuseError for another log, OffsetOutOfRange when messages are gone.
         """
         identity = self.require_same_log(start)
         queues = [queue for queue in self._queues(all_named=False) if target is None or queue in target]
@@ -67,6 +65,8 @@ class Planner:
         ends = {queue: end for queue, end in ends.items() if queue in start.offsets or end > begins[queue]}
         if self._log.identity() != identity:  # a copy was promoted meanwhile, and these are ends of both
             return self.latest(start, count_max=count_max, target=target)
+        # Spark runs a batch for each position that differs from `start`. The first one, and the first of a new
+        # generation, must differ even without messages, so that the checkpoint records where it began.
         is_noted = not start.is_initial and identity == start.identity
         if is_noted and all(start.offsets.get(queue) == end for queue, end in ends.items()):
             return start

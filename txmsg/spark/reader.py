@@ -72,6 +72,7 @@ def _fetched(log: LogAccess, part: QueuePart, options: ReadOptions) -> Iterator[
     offset, size_bytes = part.begin, _FETCHED_FIRST_BYTES
     while offset < part.end:
         found = log.fetch({part.queue: offset}, size_bytes_max=size_bytes)
+        # Small at first, since a part may have a few messages only; doubled, so that a large part takes few fetches.
         size_bytes = min(2 * size_bytes, _FETCHED_BYTES_MAX)
         if not found:
             options.report_loss(part.queue, offset, part.end, "the log has lost them since the read was planned")

@@ -103,9 +103,13 @@ class BatchSink(Generic[T]):
     def _write_once(self, checkpoint_id: UUID, batch_id: int, collected: T) -> None:
         if not self._kept:
             self._kept.append(connect(self._url, FORM, autocommit=False, connect_timeout=_CONNECT_S_MAX))
+            # Whatever the server's default: under REPEATABLE READ or SERIALIZABLE `for update` fails after a concurrent
+            # driver's commit, instead of showing its batch to `claim_batch`.
             self._kept[0].isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         connection = self._kept[0]
         try:
+            # The mark and the rows commit together, so a crash leaves both or neither. If the commit's reply is lost,
+            # the next attempt finds the mark and writes nothing.
             with connection.transaction():
                 if claim_batch(connection, query=self._query, checkpoint_id=checkpoint_id, batch_id=batch_id):
                     self._write(connection, collected)
@@ -127,6 +131,8 @@ def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_i
     write at the same time. For sinks that need more than `write_idempotent`; needs READ COMMITTED.
     """
     _create_table(connection)
+    # Only the first batch may add the row. A query that continues without one has lost its record, and to go on would
+    # count messages twice or never.
     if batch_id == 0 and connection.execute(_ADD, (query, checkpoint_id)).rowcount:
         return True
     row = connection.execute(_READ, (query,)).fetchone()
@@ -155,6 +161,8 @@ def claim_batch(connection: psycopg.Connection[Any], *, query: str, checkpoint_i
 
 
 def _create_table(connection: psycopg.Connection[Any]) -> None:
+    # Not created at every batch: the lock would make all writers wait for each other, and a role without the right to
+    # create tables could not use an existing one.
     row = connection.execute(_FIND_TABLE).fetchone()
     if row is None or row[0] is None:
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))

@@ -113,6 +113,7 @@ class _PlannedStream(SupportsTriggerAvailableNow):
         self._opened: LogAccess | None = None
         self._target: dict[LogQueue, int] | None = None
 
+    # Spark pickles a reader into the processes of its tasks, which must open the log themselves.
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 

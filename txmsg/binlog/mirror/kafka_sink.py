@@ -66,6 +66,8 @@ class KafkaSink:
         """The number of partitions of Kafka's topics, as of the last look."""
         self._wanted: dict[str, int] = {}
         """The number of partitions that the requested queues need, by topic."""
+        # Becoming the writer fences an earlier one, and completes or aborts its open transaction. Ends of queues are
+        # read only after that, so no other writer changes what was read (decision 0077).
         self._writer = TransactionalWriter(self._clients, f"{address.prefix}{MIRROR}")
 
     @property
@@ -105,9 +107,8 @@ class KafkaSink:
         """Return the bounds of the partitions that exist, and the notes on them.
 
         A node may not know yet of a topic that a tailer has just created; its messages would then be written again.
-        Notes
-        are visible at once, so this waits for each partition whose note names a message. Kafka forgets the notes on a
-        deleted topic a moment after the topic.
+        Notes are visible at once, so this waits for each partition whose note names a message. Kafka forgets the notes
+        on a deleted topic a moment after the topic.
         """
         deadline = time.monotonic() + self._clients.timeout_s
         while True:
@@ -182,6 +183,8 @@ class KafkaSink:
         with traced(self._tracing, batches):
             parts = [self._part(batch) for batch in batches]
             self._require([part.partition for part in parts])
+            # Records and notes of all queues in one transaction: a crash leaves all of them or none, so a note is never
+            # older than its records (decision 0077).
             self._writer.write(parts)
 
     def _part(self, batch: RowBatch) -> PartitionWrite:

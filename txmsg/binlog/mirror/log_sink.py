@@ -76,9 +76,11 @@ class LogSink:
         try:
             self._log.append(appends)
         except MisuseError as exc:
+            # If all ends are as expected, the append itself is invalid. Otherwise another tailer has moved one of them.
             if all(self._range(append.topic, append.queue).end == append.base_offset for append in appends):
                 raise
             raise LogBusy(f"something else has appended to the log {self.name}: {exc}") from exc
+        # On disk before this returns, because the tailer then confirms the rows, and PostgreSQL forgets them.
         self._log.flush()
 
     def _compression_of(self, topic: str) -> Compression:

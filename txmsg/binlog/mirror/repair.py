@@ -35,9 +35,8 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> ForkedLog:
     """Continue a log under a new generation, from the offset where it and the table differ.
 
     Its messages from there on are no longer served; the tailer appends the table's in their place. Groups that were
-    further
-    are set back, or they would skip these: before the cut, because after a crash it would not be done; and again
-    after the cut, because members may be running.
+    further are set back, or they would skip these: before the cut, because after a crash it would not be done; and
+    again after the cut, because members may be running.
     """
     with Log(root) as log, open_log(root) as reading:
         groups = _set_back(reading, cuts)
@@ -86,8 +85,7 @@ def take_again(root: Path, session: Session, name: str) -> list[MissingMessages]
 
     Where there is no room, the queue is cut at the first missing message, and a tailer continues there. Offsets do not
     change, so the generation does not either. Diverged and unreadable queues are left alone, and so are messages that
-    the
-    table has dropped. Raises LogBusy while another process writes the log, and MisuseError for an unknown mirror.
+    the table has dropped. Raises LogBusy while another process writes the log, and MisuseError for an unknown mirror.
     """
     mirrors = TailerMirror(session, name)
     mirror = mirrors.read_row()

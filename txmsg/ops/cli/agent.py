@@ -63,6 +63,7 @@ def run(*, file: Path, as_json: bool) -> None:
         running = Agent(found, log)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: running.stop())
+        # By a thread: a handler of the signal would run between any two steps of the agent, also while it holds a lock.
         call_on_hangup_by_thread(partial(_take_again, running, file))
 
         async def read() -> Figures:

@@ -44,6 +44,7 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     name_process(f"broker {made.broker_id}")
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
+            # On the stack: the embedded server ends after the broker, whatever ends that one.
             made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made)))
         given = GivenSettings(made, settings.sources())
         loops.run(_serve(given, partial(take_again, given, "broker", config, options), as_json=as_json))

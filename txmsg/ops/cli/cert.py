@@ -123,6 +123,7 @@ def _write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
     Does not write into the existing one: in a directory of another user it can be a link that leads root elsewhere.
     """
+    # O_EXCL below fails if another process puts a file or a link there between the two calls.
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

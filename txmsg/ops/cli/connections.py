@@ -115,6 +115,7 @@ def ask_broker(broker: str, method: Method[RequestT, ReplyT], request: RequestT)
         with BlockingChannel(_addresses(broker)) as channel:
             return channel.call(method, request, timeout_s=_CALL_TIMEOUT_S)
     except (BrokerUnavailable, OutcomeUnknown) as exc:
+        # A server has answered, so its text holds; only a call without any answer gets advice about addresses.
         if was_told(exc):
             raise
         raise BrokerUnavailable(
@@ -162,6 +163,7 @@ def of_database(administration: Callable[[AskBroker], Any], argument: str) -> De
         @broker_option
         @functools.wraps(command)
         def with_administration(*, broker: str, storage: str | None, **others: Any) -> Any:
+            # Brokers take precedence: they check the user's rights and note the change, which direct access does not.
             if storage is None or _names_brokers():
                 return command(**{argument: administration(asker(broker))}, **others)
             from txmsg.ops.cli.access import asker_of_storage  # with txmsg[broker] only

@@ -162,6 +162,7 @@ def purge(*, which: DeadLetterFilter, dry_run: bool, administration: Administrat
 
 
 def _check_named(which: DeadLetterFilter, what: str) -> None:
+    # An empty filter is more likely a forgotten option than the wish to purge every group.
     if which == DeadLetterFilter():
         raise click.UsageError(f"name which dead letters to {what}: by --group, --topic, --since, --error, --id, ...")
 
@@ -172,6 +173,7 @@ def _sum(steps: Iterator[int], total: int, done_word: str) -> int:
     try:
         for count in _bar(steps, total, done_word):
             done += count
+    # Steps that are done stay done at the broker, so say how many: the operator can run the command again.
     except (KeyboardInterrupt, TxmsgError) as exc:
         click.echo(f"at least {done} of {total} {done_word}; the rest is as it was: call it again", err=True)
         if isinstance(exc, KeyboardInterrupt):

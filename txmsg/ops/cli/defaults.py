@@ -33,6 +33,7 @@ def _apply(command: click.Command, path: Sequence[str], tables: Mapping[str, Any
     options = {name: option for option in command.params if (name := _name(option)) is not None}
     found: dict[str, Any] = {}
     for name, option in options.items():
+        # Options with a variable of their own, such as TXMSG_BROKERS, keep it: applications read the same one.
         if option.envvar is None:
             option.envvar = "_".join(["TXMSG", *path, name]).upper().replace("-", "_")
         if (value := own.get(name, tables.get(name))) is not None and not isinstance(value, Mapping):

@@ -145,6 +145,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         is_without_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as under nohup
+        # A demo under nohup continues when its terminal is closed, as its user has asked.
         heard = [signum for signum in _SIGNALS if signum != signal.SIGHUP or not is_without_terminal]
         self._before = {signum: signal.signal(signum, self._interrupt) for signum in heard}
         return self
@@ -154,6 +155,7 @@ class Interrupts:
             signal.signal(signum, handler)
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        # Noted before it is raised: the exception may be swallowed where it strikes, and `check` raises it again.
         self._interrupted = True
         raise KeyboardInterrupt
 

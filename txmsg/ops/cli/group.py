@@ -196,6 +196,7 @@ def seek(
     """
     seek = Seek(group=name, topic=topic, to=to, queue=queue, again=again)
     if dry_run or not yes:
+        # The same call as below, as a dry run: the question counts what this seek would skip, by the same code.
         plan = administration.seek(replace(seek, dry_run=True))
         if dry_run:
             _print_plan(name, plan, as_json=as_json)
@@ -467,6 +468,7 @@ def delete(*, name: str, force: bool, dry_run: bool, administration: Administrat
         found = administration.show_group(name)
         counts = {"members": len(found.members), "waiting": found.waiting, "retrying": found.retrying}
         print_dry_run({"group": name, **counts, "dead": found.dead}, as_json=as_json)
+        # Also as a dry run, so that a refusal (members, dead letters) is shown before the real call.
         administration.delete_group(GroupDeletion(group=name, force=force, dry_run=True))
         return
     if not yes:

@@ -60,6 +60,7 @@ def _answer(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str
     """Return status and text. Raises OSError and HTTPException."""
     deadline = time.monotonic() + timeout_s
     try:
+        # Plain HTTP first: a server with TLS answers it by bytes that are not HTTP, and is then asked again by TLS.
         return _asked(http.client.HTTPConnection(host, port, timeout=timeout_s), path)
     except http.client.BadStatusLine:  # what a process with TLS sends, which is none
         left_s = max(deadline - time.monotonic(), 0.001)

@@ -75,6 +75,7 @@ class LazyGroup(click.Group):
         return sorted({*self.commands, *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        # Noted before the import below, which may fail for want of an extra: the error names the command.
         ctx.meta[_COMMAND] = " ".join([*self._path, cmd_name])
         if cmd_name not in self._modules:
             return super().get_command(ctx, cmd_name)
@@ -142,6 +143,8 @@ class _Commands(LazyGroup):
             told = "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
             raise click.ClickException(printable(told)) from exc
         except OSError as exc:
+            # Only what a user can mend, such as a missing right on a file; any other error is ours, and keeps its
+            # traceback.
             if exc.errno not in REFUSALS or exc.filename is None:
                 raise
             raise click.ClickException(printable(f"{exc.filename} cannot be used: {refusal_text(exc)}")) from exc

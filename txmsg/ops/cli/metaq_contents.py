@@ -279,12 +279,14 @@ def check(*, directory: Path, repair: bool, storage: str | None, name: str, as_j
 
     Reports each damage with its position, the lost messages, and how to repair it.
     """
+    # Without --repair nothing is written, so a database would silently have no effect.
     if storage and not repair:
         raise click.UsageError("--storage is used by a repair: give --repair, too")
     started = time.monotonic()
     done: list[str] = []
     with _bar(size_bytes_with_groups(directory)) as told:
         if repair:
+            # The log's own repair first: it leaves holes with known offsets, which the table can then fill.
             done = repair_with_groups(directory, told)
             done += _take_again(directory, storage, name) if storage else ()
         report = check_with_groups(directory, told)

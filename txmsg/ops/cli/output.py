@@ -83,6 +83,7 @@ def print_rows(rows: Iterable[Mapping[str, object]]) -> None:
         names = wanted
     titles = {name: _TITLES.get(name, name.replace("_", " ").capitalize()) for name in names}
     cells = [[printable("" if row[name] is None else _cell(row[name]), lines=True) for name in names] for row in rows]
+    # In a pipe nothing wraps: a text that is broken over lines cannot be found by grep.
     width = None if asked(WIDE) or not sys.stdout.isatty() else _console().width
     widths = _widths([list(titles.values()), *cells], width)
     if widths is None:
@@ -108,6 +109,7 @@ def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int] | Non
     least = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
     if width is None:
         return found
+    # The widest column that can still shrink gives way first. Each round narrows one column, so the loop ends.
     while (excess := sum(found) + _GAP * (len(found) - 1) - width) > 0:
         widest = max(range(len(found)), key=lambda n: (found[n] > least[n], found[n]))
         if found[widest] == least[widest]:

@@ -40,6 +40,7 @@ def rocketmq(*, config: Path | None, as_json: bool, **options: object) -> None:
     settings = read_settings(GatewayConfig, "rocketmq", config, options)
     given = GivenSettings(settings.make(), settings.sources())
     name_process("rocketmq")
+    # For the whole process, which serves nothing but the gateway.
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
     loops.run(_serve(given, partial(take_again, given, "rocketmq", config, options), as_json=as_json))
 

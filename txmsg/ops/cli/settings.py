@@ -133,6 +133,7 @@ def read_settings(config: type[T], scope: str, file: Path | None, options: Mappi
     """Read all sources but the run-time store, and configure logging by them."""
     settings = _read(config, scope, file, options)
     log_to_stderr(settings["log_level"], settings["log_format"])
+    # After logging is configured: a misspelt variable is otherwise silently without effect.
     for warning in strange_variables(os.environ, settings.catalogue):
         _log.warning("settings.strange_variable", "%(warning)s", warning=warning)
     return settings

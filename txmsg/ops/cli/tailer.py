@@ -129,6 +129,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
             "kafka://HOST:PORT"
         )
     name_process(f"tailer {made.mirror}")
+    # psycopg takes no SQLAlchemy URL, and users give the one that their application has.
     made = dataclasses.replace(made, storage=migrate.libpq_url(made.storage))
 
     def tell(state: TailerState) -> None:
@@ -152,6 +153,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
 
     running = Tailer(made, open_log, on_state=tell, on_progress=_metrics())
     for signum in (signal.SIGTERM, signal.SIGINT):
+        # Not an exception in the main thread: the tailer ends between two steps, when everything taken is on disk.
         signal.signal(signum, lambda *_: running.stop())
 
     def use(live: TailerConfig) -> None:
@@ -179,6 +181,7 @@ def _metrics() -> Callable[[TailerProgress], None]:
         nonlocal told_at, told
         bar(progress)
         passed_s = time.monotonic() - told_at
+        # Silent while nothing is mirrored: an idle mirror would fill the log with lines that say nothing.
         if passed_s < _METRICS_S or progress.messages == told:
             return
         _log.info(
@@ -345,6 +348,7 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
     tailer recreates them from the table. To keep them, mirror to another prefix instead.
     """
     check_mirror_name(name)
+    # A server cannot be forked from outside: the log is cut on the machine that has its files.
     where = metaq if is_kafka(metaq) else str(_directory(metaq))
     with closing(_mirror_session(storage)) as session, translated():
         with closing(open_sink(where, kafka_config=kafka_config)) as sink:

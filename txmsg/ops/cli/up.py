@@ -120,6 +120,7 @@ def up(
                 "metaq", "metaq", "serve", "--data-dir", str(root / "metaq"), "--listen", metaq_listen, *options
             )
             facts = {name: parts.await_ready(name)["listening"] for name in ("broker", "metaq")}
+            # After the log's server: with --metaq-listen port 0 its address is known only now.
             parts.start("tailer", "tailer", "run", "--storage", storage, "--metaq", facts["metaq"], *options)
             parts.await_ready("tailer")
             if with_console:

@@ -58,10 +58,13 @@ def make_first_user(url: str, out: Path) -> None:
 
     require_own(out.parent, "the directory")
     ask = asker_of_storage(url)
+    # Only in a database without users: on later starts the admin's token may have been revoked on purpose.
     is_first = not ask(AccessService.list_users, UserQuery(limit=1)).users
     begun = _new_file(out)
     if is_first or begun.exists():  # else who was stopped between making and writing its token would lock everybody out
         _check_out(out, replaces=True)
+        # Marks a token that is about to be made. If the process dies before the token is in its file, the next start
+        # finds the mark and rotates the token; otherwise nobody could log in any more.
         begun.touch(mode=0o600)
         if is_first:
             issued = ask(AccessService.create_user, NewUser(name="admin", roles=[ADMIN]))
@@ -291,6 +294,7 @@ def _check_out(out: Path | None, *, replaces: bool = False) -> None:
         raise MisuseError(f"--out {out} is not a regular file: give the name of one, or leave --out away")
     if out.exists() and not replaces:
         raise MisuseError(f"--out {out} is there already, perhaps with the token of another user: give another name")
+    # Asked before the call to the broker: a token that was made and could not be written would be lost.
     if not os.access(out.parent, os.W_OK | os.X_OK):
         raise MisuseError(f"--out {out} cannot be written: is {out.parent} a directory that you may write to?")
 
@@ -313,6 +317,7 @@ def _print_token(what: str, issued: IssuedToken, out: Path | None, *, as_json: b
 def _write_private(path: Path, token: str) -> None:
     """Write a new file, then move it into place, so that a client which reads it sees either token whole."""
     new = _new_file(path)
+    # Exclusively, and with its mode from the first byte: another user's file or link at this name is never written to.
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(f"{token}\n")

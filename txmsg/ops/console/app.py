@@ -132,6 +132,7 @@ class _ConsoleApi:
             if not live.has_room(user, is_admin=look.desk.is_of_admin):
                 return PlainTextResponse("too many browsers look\n", HTTPStatus.SERVICE_UNAVAILABLE)
             session = visit_of(request).session
+            # Desks are part of the key: visitors with different rights never share a rendered part (decision 0070).
             key = (*look.desks.values(), look.renderer.language, asked_for(request))
             return StreamingResponse(
                 live.events(
@@ -187,6 +188,7 @@ class _ConsoleApi:
             try:
                 if posted:
                     return self._done(look, await action.perform(look))
+                # Only for the dialog. A POST is decided by the brokers, with the visitor's token (decision 0070).
                 if (refusal := action.refusal(look.who, {**look.path, **values})) is not None:
                     raise refusal
                 confirmation, error = await action.confirm(look), None
@@ -255,6 +257,7 @@ class _ConsoleApi:
     def _page_context(self, request: Request, database: str, values: Mapping[str, str]) -> PageContext:
         console = self._console
         session = visit_of(request).session
+        # The visitor's own desk, with the rights of the token, replaces the shared one of the same database.
         desks = {**console.desks.open, **({} if session is None else session.at)}
         desk = desks[database]
         return PageContext(

@@ -31,6 +31,8 @@ class LimitedCalls:
             async with asyncio.timeout(CALL_S_MAX):
                 return await asyncio.wrap_future(begun)
         except TimeoutError as exc:
+            # A call that can be cancelled has not begun, so nothing was changed. Otherwise its thread continues, and
+            # the outcome is unknown.
             if begun.cancel():
                 raise BrokerUnavailable(
                     f"nothing was asked: the console is busy with other calls to {self._whom}, try again"

@@ -48,6 +48,7 @@ class DatabaseBrokers:
         """Return the reply of the first broker that answers. Raises the errors of errors.py."""
         deadline = self._loop.time() + CALL_S_MAX
         failed: BrokerUnavailable | None = None
+        # The broker that answered last comes first, so that a dead one costs its timeout once and not at every call.
         for address in dict.fromkeys((self._last, *self._given, *self._others)):
             left_s = deadline - self._loop.time()
             if left_s <= 0:
@@ -76,6 +77,7 @@ class DatabaseBrokers:
         """Call `ask_any` from a thread, as the administration does. The loop must not stop meanwhile."""
         call = asyncio.run_coroutine_threadsafe(self.ask_any(method, request), self._loop)
         try:
+            # A second more than the call itself takes, so that its own error arrives and not this timeout.
             return call.result(CALL_S_MAX + 1)
         except TimeoutError as exc:
             call.cancel()

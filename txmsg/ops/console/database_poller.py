@@ -195,6 +195,7 @@ class DatabasePoller:
                     "console.failed", "the answer of a broker of %(database)s cannot be read", database=self.name
                 )
                 self.trouble = "an answer of the broker could not be read; the console's log says why"
+            # Waiters get this poll; a visitor that comes later waits for the next one.
             self._polled.set()
             self._polled = asyncio.Event()
             await self._pause(begun_at)
@@ -222,6 +223,7 @@ class DatabasePoller:
         wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S
         found = await asyncio.gather(
             *(
+                # Every broker reports the same figures of the database, so only the first one is asked.
                 self._figures(each, with_database=wants_database and place == 0)
                 for place, each in enumerate(alive[:_BROKERS_MAX])
             )

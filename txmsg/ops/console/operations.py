@@ -78,6 +78,7 @@ class ConsoleOperations:
         operation = ConsoleOperation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
         operation.ended.set_running_or_notify_cancel()  # who waits for it cannot cancel it
         self._by_id[operation.id] = operation
+        # RUNNING_MAX is below _KEPT_MAX, so one that has ended is always found.
         while len(self._by_id) > _KEPT_MAX:
             del self._by_id[next(number for number, each in self._by_id.items() if each.is_over)]
         threading.Thread(target=_run, args=(operation, steps), name="txmsg-operation", daemon=True).start()

@@ -118,6 +118,8 @@ class UserDatabases:
     async def _leave(self, desk: UserDatabase) -> None:
         if desk.polling is not None:
             desk.polling.cancel()
+        # Operations use the visitor's connections, also after the logout: closed earlier, a redrive would stop half
+        # way.
         if desk.running:
             await asyncio.wait(desk.running)
         await _close(desk)

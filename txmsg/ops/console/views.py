@@ -155,6 +155,8 @@ class LiveParts:
     ) -> asyncio.Task[str]:
         now = time.monotonic()
         found = self._rendered.get(key)
+        # Half of the interval: viewers share a reading although their streams are not in step, and none shows an old
+        # one for a whole interval.
         if found is None or now - found[0] >= (view.every_s or _TICK_S_MAX / 3) / 2:
             self._rendered = {of: each for of, each in self._rendered.items() if now - each[0] < _KEPT_S}
 

@@ -108,6 +108,7 @@ def asked(ask_at: Callable[[str], AskBroker], address: str) -> ProbedCluster:
             error = on_one_line(exc)
         return BrokerAnswer(broker=broker, figures=figures, error=error, begun=begun, ended=time.time())
 
+    # At the same time: one after the other, each broker that hangs would add its whole timeout.
     with ThreadPoolExecutor(_CALLS_MAX) as threads:
         answers = list(threads.map(answer, (broker for broker in state.brokers if broker.state != "dead")))
     figures = ask(ClusterService.figures, ReadFigures(with_database=True))
@@ -180,6 +181,7 @@ def drained_brokers(cluster: ProbedCluster) -> Iterator[Finding]:
 def undelivered_queues(cluster: ProbedCluster) -> Iterator[Finding]:
     """Each queue is delivered by a broker, at the latest some seconds after it was created or its broker died."""
     state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
+    # Brokers assign the queues of a dead broker, and new ones, within seconds: that is no finding.
     while state.queues_unassigned and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         state = cluster.ask(ClusterService.show, ShowCluster())
@@ -194,6 +196,7 @@ def figures(cluster: ProbedCluster) -> Iterator[Finding]:
     thresholds, whole = thresholds_of(cluster.ask), cluster.figures
     for answer in cluster.answers:
         if answer.figures is not None:
+            # Read later than `answer.figures`, from the same broker.
             own = whole if answer.broker.id == whole.broker else answer.figures
             samples = samples_told(own.series, instance=f"broker {answer.broker.id}")
             yield from shown(samples, thresholds, Scope.PROCESS)
@@ -252,6 +255,7 @@ def unused_topics(cluster: ProbedCluster) -> Iterator[Finding]:
         for topic in page.topics:
             name, created_at = topic.settings.topic, topic.settings.created_at
             is_new = created_at > datetime.now(UTC) - _NEW
+            # A topic of the last hour has had little time for a first message.
             if name not in read or topic.entered or is_new:
                 continue
             if named == NAMED_MAX:

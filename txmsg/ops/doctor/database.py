@@ -49,6 +49,7 @@ from txmsg.ops.doctor.machine import different_clock, free_space, looked_into
 from txmsg.ops.doctor.probe import CHECK_S_MAX, Probe, examine, on_one_line
 from txmsg.runtime.postgres import KEEPALIVES, PINNED, connect, cut_after
 
+# Read-only and with short limits: the doctor must not change or hold up a database that may already be in trouble.
 _SETTINGS: Final = {**PINNED, "statement_timeout": "10s", "lock_timeout": "5s", "default_transaction_read_only": "on"}
 _CONNECT_S_MAX: Final = 5
 
@@ -95,6 +96,7 @@ def probe_database(url: str) -> Iterator[Finding]:
     """Yield all findings about the database. Only the first one, if the other probes need it."""
     found = list(examine(FIRST, lambda: nullcontext(url)))
     yield from found
+    # All other probes would fail for the same reason, and bury it among their findings.
     if not found:
         yield from examine(PROBES, lambda: _session(url))
 
@@ -175,6 +177,7 @@ def connections(database: ProbedDatabase) -> Iterator[Finding]:
         "  from pg_stat_activity a",
         list(_OF_BROKERS),
     )
+    # With what brokers may open under load, not what they have now: the lack would show at the worst moment.
     wanted = row.brokers * SESSIONS_MAX + row.others
     if row.used >= _CONNECTIONS_SHARE * row.allowed:
         yield CONNECTIONS.found(used=row.used, allowed=row.allowed, own=row.own)
@@ -216,6 +219,8 @@ def failover_slots(database: ProbedDatabase) -> Iterator[Finding]:
         "       (select count(*) from pg_replication_slots where slot_type = 'physical') as physical, "
         "       current_setting('synchronized_standby_slots') as waited_for"
     )
+    # Without synchronized_standby_slots a mirror can get commits that a standby lacks; after its promotion log and
+    # table diverge.
     if row.logical and row.physical and not row.waited_for:
         yield FAILOVER_SLOTS.found(logical=row.logical)
 
@@ -282,6 +287,7 @@ def data_directory(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def _directory(database: ProbedDatabase) -> Iterator[Path]:
+    # The path of a server on another machine may exist here by chance, and be another one's.
     found = database.rows(DATA_DIRECTORY)
     is_here = database.session.info.host.startswith("/") or database.session.info.hostaddr in {"127.0.0.1", "::1"}
     if found and is_here and os.path.isdir(found[0].path):  # False also for what this user may not look into

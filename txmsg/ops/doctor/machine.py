@@ -37,6 +37,7 @@ def looked_into(directory: Path, whose: str) -> Iterator[Finding]:
 
 def different_clock(whose: str, now: float, begun: float, ended: float) -> Iterator[Finding]:
     """Yield a finding if a clock, read between `begun` and `ended`, differs from that of this machine."""
+    # The other clock was read at some moment between the two, so half of the round trip proves no difference.
     ahead_s = now - (begun + ended) / 2
     if abs(ahead_s) - (ended - begun) / 2 > CLOCK_S_MAX:
         yield CLOCK_DIFFERS.found(

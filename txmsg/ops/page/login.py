@@ -172,6 +172,7 @@ class LoginMiddleware(Generic[T]):
         place, there = self._chosen(values.get("place", "")), local_path(values.get("next", ""))
         address = request.client.host if request.client else ""
         token = values.get("token", "").strip()
+        # Before the token is looked at: a foreign page must not log a browser in as another user.
         if not visit_of(request).has_csrf(request, values):
             return self._page(request, place, there, _WORDS["old_form"], HTTPStatus.FORBIDDEN)
         if not token:
@@ -186,6 +187,7 @@ class LoginMiddleware(Generic[T]):
             return self._page(request, place, there, _WORDS["refused"], HTTPStatus.UNAUTHORIZED)
         except TxmsgError as exc:
             return self._page(request, place, there, BilingualText(str(exc), str(exc)), HTTPStatus.SERVICE_UNAVAILABLE)
+        # A new id at each login: one that was planted in the browser before gives access to nothing (session fixation).
         begun = self._sessions.begin_session(place, login, session)
         answer = RedirectResponse(there, HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, begun.id)

@@ -94,6 +94,8 @@ class LoginSessions(Generic[T]):
         if len(self._by_id) >= SESSIONS_MAX:
             counts = Counter(name for each in self._by_id.values() for name in self._users_of(each))
 
+            # The smallest one ends: administrators last; before them the user with most sessions, and of these the
+            # session that is idle for longest. So many logins of one user end only that user's sessions.
             def claim(session: LoginSession[T]) -> tuple[bool, int, float]:
                 is_admin = any(map(self._is_admin, session.at.values()))
                 return is_admin, -max((counts[name] for name in self._users_of(session)), default=0), session.used_at

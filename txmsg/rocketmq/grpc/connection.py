@@ -158,9 +158,12 @@ class GrpcConnection(asyncio.Protocol):
         self.heard_at = self._loop.time()
         self.owner.traffic.received_bytes += len(data)
         self._pinged_at = None
+        # In steps: one read may hold thousands of frames that cause work, and the connection may be ended between two
+        # steps.
         for place in range(0, len(data), _STEP_SIZE_BYTES):
             if not self.is_over:
                 self._received(data[place : place + _STEP_SIZE_BYTES])
+        # Once per read, not per frame: a client could otherwise wake its waiting calls again with each window update.
         if self._has_room:
             self._has_room = False
             self._share_room()
@@ -308,6 +311,8 @@ class GrpcConnection(asyncio.Protocol):
     def _reset(self, event: StreamReset) -> None:
         if (stream := self._streams.get(event.stream_id)) is not None:
             self.tasks[event.stream_id].cancel()
+        # A call that is reset at once costs a task and brings nothing: the "rapid reset" attack (CVE-2023-44487). h2
+        # does not count resets (decision 0087).
         if stream is None or self._loop.time() < stream.began_at + _BRIEF_S:
             self._count_odd(event)
 
@@ -364,6 +369,8 @@ class GrpcConnection(asyncio.Protocol):
             return
         if data := self._h2.data_to_send():
             self._write(data)
+        # Messages wait in `room` for the client's window. Answers to its frames have no window, so they are what piles
+        # up here.
         if self._is_full and self._transport.get_write_buffer_size() > _WAITING_BYTES_MAX:
             _log.warning("rocketmq.client_does_not_read", "%(peer)s is cut off: it does not read", peer=self.peer)
             self.abort()

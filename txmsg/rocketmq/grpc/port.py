@@ -93,6 +93,7 @@ class Port:
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more calls; running ones have grace_s, then they are cancelled. Closes all connections."""
+        # First no new connections; then GOAWAY has clients make their next calls elsewhere while running calls end.
         await stop_listening(self._listeners)
         self._is_stopping = True
         if self._looking is not None:
@@ -122,6 +123,7 @@ class Port:
 
     def made(self, connection: GrpcConnection) -> bool:
         """Implement `ConnectionOwner`."""
+        # Before the table decides: `lost` is called for a refused connection, too, and `stop` must find every open one.
         self.connections.add(connection)
         if self._is_stopping:
             return False

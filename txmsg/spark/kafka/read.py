@@ -173,8 +173,7 @@ def _begins(log: KafkaLog, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, in
     """Return the offsets of partitions at which a new stream begins; they may be outside of the kept ones.
 
     Spark's source is given them so that it reports the loss when it begins there. A stream with a checkpoint does not
-    begin
-    there, and later expiry does not concern it.
+    begin there, and later expiry does not concern it.
     """
     found: dict[LogQueue, int] = {}
     for queue, place in log.partition_offsets(offsets).items():
