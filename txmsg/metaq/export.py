@@ -140,7 +140,7 @@ def _writing(to: Path) -> Iterator[None]:
 def _name(made: Path, to: Path) -> None:
     """Rename the file to its name. Replaces no file that has got this name meanwhile."""
     if made.is_dir():
-        made.rename(to)  # in the place of an empty directory, and of nothing else
+        made.rename(to)  # replaces an empty directory, and nothing else
         return
     try:
         # A link fails if the name exists; a rename would replace another program's file.

@@ -80,5 +80,5 @@ def _following(fetched: Fetched, offset: int) -> int | None:
     if following is not None or isinstance(error, OffsetOutOfRange):
         return following
     if isinstance(error, CorruptLog) and error.next_offset is not None:
-        return error.next_offset  # the message may be whole, behind what is damaged
+        return error.next_offset  # the message may be whole, behind the damage
     raise error

@@ -131,7 +131,7 @@ class LogProducer:
         return [found[place] for place in range(len(messages))]
 
     def _settings_of(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
-        if self._columns_log is not None:  # to ask would be a round trip for what says nothing of it
+        if self._columns_log is not None:  # asking would be a round trip without a useful answer
             return dict.fromkeys(topics, _NO_SETTINGS)
         return {topic: self._log.settings_of(topic) for topic in topics}
 

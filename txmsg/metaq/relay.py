@@ -134,7 +134,7 @@ class SpooledLog:
     def append(self, appends: Sequence[Append]) -> list[int]:
         """Store batches for the log, on disk on return. Their offsets are not known yet: -1."""
         if delayed := next((append.topic for append in appends if append.due_at_us is not None), None):
-            raise MisuseError(  # the log may refuse so long a delay, and what is behind it would wait
+            raise MisuseError(  # the log may refuse the delay, and block later batches
                 f"a message for topic {delayed!r} is delayed, which a spool does not hold: send it by a LogProducer "
                 "without spool="
             )

@@ -67,7 +67,7 @@ class Spool:
         self.size_bytes_max = size_bytes_max
         self._cure = cure
         self._file_size_bytes_max = min(_FILE_SIZE_BYTES_MAX, size_bytes_max // _FILES)
-        self._lock = threading.Lock()  # of what is below
+        self._lock = threading.Lock()  # guards the fields below
         self._sync_lock = threading.Lock()  # one fdatasync at a time, for all that wait; taken before _lock
         self._pid = os.getpid()
         self._failed = ""  # why nothing is taken any more
@@ -86,7 +86,7 @@ class Spool:
             self.close()
             raise self._unwritable(exc) from exc
         except BaseException:
-            self.close()  # else its lock is held until this process ends
+            self.close()  # or its lock would be held until this process ends
             raise
         self._synced = self._end
 
@@ -213,7 +213,7 @@ class Spool:
     def _sync(self, fd: int) -> None:
         try:
             os.fdatasync(fd)
-        except OSError as exc:  # what the disk has is not known any more: https://wiki.postgresql.org/wiki/Fsync_Errors
+        except OSError as exc:  # the disk's contents are unknown now: https://wiki.postgresql.org/wiki/Fsync_Errors
             self._failed = f"the spool {self.directory} cannot be synced: {exc.strerror}; close it and open it again"
             raise StorageError(self._failed) from exc
 
@@ -264,7 +264,7 @@ class Spool:
         with self._lock:
             if self._lock_fd < 0:
                 return
-            mark = min(mark, self._end)  # what was read may be taken back
+            mark = min(mark, self._end)  # batches that were read may have been taken back
             is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
             try:
                 self._note(SpoolPosition(mark.file + 1, 0) if is_file_done else mark)
@@ -340,7 +340,7 @@ class Spool:
             return
         last = max(self._sizes)
         end = SpoolPosition(last, self._sizes[last])
-        if self._relayed > end:  # a power cut took what was sent and not synced
+        if self._relayed > end:  # a power cut took batches that were sent and not synced
             self._note(end)
         for _ in self._frames(self._relayed, SpoolPosition(last, 0)):
             pass  # files before the last one are whole

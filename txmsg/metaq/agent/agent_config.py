@@ -182,7 +182,7 @@ class AgentConfig:
         check_name("name", self.shown_name())
 
     def shown_name(self) -> str:
-        """`name`, or that of the host."""
+        """Return `name`, or that of the host."""
         return self.name or re.sub(r"[^A-Za-z0-9._-]", "-", platform.node())[:NAME_SIZE_MAX].lstrip(".-") or "agent"
 
 

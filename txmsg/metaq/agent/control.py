@@ -114,7 +114,7 @@ class SourceControl:
         self._thread.start()
 
     def close(self) -> None:
-        """Closing twice is fine."""
+        """Stop the thread, and wait for it. Closing twice is fine."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(_LOOK_S + 60)
@@ -129,7 +129,7 @@ class SourceControl:
                 if trouble != str(exc):
                     _log.warning("agent.control_unkept", "settings of the log are not kept: %(error)s", error=exc)
                 trouble = str(exc)
-            except TxmsgError as exc:  # the log is away, or its rules forbid it: what was read before holds
+            except TxmsgError as exc:  # the log is unavailable, or denies it: earlier settings apply
                 _log.debug("agent.control_unread", "the settings cannot be read: %(error)s", error=exc)
             except Exception:  # noqa: BLE001 - the root of a thread
                 _log.exception("agent.control_failed", "the settings are read again in %(s)g s", s=_LOOK_S)
@@ -148,13 +148,13 @@ class SourceControl:
         begin = self._offset
         try:
             self._read_to(kept.end)
-        finally:  # what was read before an error holds: the next look does not find it new
+        finally:  # changes read before an error apply: the next read begins after them
             self.changes = without_overruled(self.changes)
             if self._offset != begin or self.changes != before:
                 self._is_written = False
             try:
                 if not self._is_written:
-                    self._write_file()  # first: what is in effect is so after a crash, too
+                    self._write_file()  # first: settings in effect must survive a crash
             finally:
                 if self.changes != before:
                     self._on_changed()

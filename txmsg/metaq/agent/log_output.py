@@ -90,7 +90,7 @@ class LogOutput:
         try:
             return sum(path.stat().st_size for path in self.directory.glob("*.spool"))
         except OSError:
-            return 0  # the source is held, and says why
+            return 0  # the source is held, and reports the reason
 
     def close(self) -> None:
         """Close the spool. Its batches stay for the next process, or until it is opened again."""

@@ -160,7 +160,7 @@ class PathFollower:
                 stream.is_moved, stream.grown_at = path != self.path, now
                 self.streams.append(stream)
                 # A file that is found again bounds the gap in which files may have been missed.
-                self._missed_since_ns = None  # what was between this one and those before it was known as well
+                self._missed_since_ns = None  # files between this one and earlier ones are known
             del self.saved[0]
 
     def _opened_again(self, stream: FollowedFile) -> tuple[Path, int] | None:
@@ -232,7 +232,7 @@ class PathFollower:
             stream = self._opened_at_path(stat, now)
         finally:
             if stream is None and not has_missed:
-                self._missed_since_ns = since_ns  # what is at the path may be renamed before it is opened
+                self._missed_since_ns = since_ns  # the file at the path may be renamed before it is opened
         if stream is not None:
             self.streams.append(stream)
 
@@ -376,6 +376,7 @@ class PathFollower:
                     continue
                 self._unread.note(exc.filename or stream.name, exc, now)
                 return None
+            # One file at a time, the oldest first: lines of a later file must not come before those of an earlier one.
             if block is not None or is_to_wait:
                 self._unread.clear(self.path)
                 return block
@@ -398,6 +399,7 @@ class PathFollower:
                     return block, True
         except Truncated:
             stream.size, stream.mtime_ns = size, mtime_ns
+            # Size and time are set back: what the copy holds is judged by what was read, not by the truncated file.
             self._truncated(stream, now)
             return None, True
         except OSError:
@@ -425,6 +427,7 @@ class PathFollower:
         size_bytes = self._reading.block_size_bytes
         data = stream.read(size_bytes)
         is_all = len(data) < size_bytes
+        # A writer may be in the middle of a line: its end counts only after a rest.
         is_quiet = now - stream.grown_at >= self._reading.rest_s
         records = self._reading.cutter.cut(data, is_end=is_all and is_quiet).first(count_max)
         return RecordBlock(stream, stream.position, records, data) if records else None
@@ -435,6 +438,7 @@ class PathFollower:
         """
         if not stream.is_moved or now - stream.grown_at < self._reading.closed_s:
             return False
+        # The writer may keep writing to the file that was renamed last, until it notices the rotation.
         is_followed = len(self.streams) - self.streams.index(stream) > 2
         return stream.is_deleted or (is_followed and not self._is_found((stream.device, stream.inode)))
 
@@ -453,6 +457,7 @@ def _is_copy(fd: int, of: int) -> bool:
         return False
     head, begin = head_of(fd), max(0, copy.st_size - _COPY_END_SIZE_BYTES)
     end = os.pread(fd, copy.st_size - begin, begin)
+    # First and last bytes only: comparing whole files would read every rotated file twice.
     return head_of(of).startswith(head) and os.pread(of, len(end), begin) == end
 
 

@@ -67,6 +67,7 @@ class RecordSplitter:
 
     def cut(self, data: bytes, *, is_end: bool) -> Records:
         """Return the records that data begins with. One that may continue is left, unless is_end: nothing follows."""
+        # Blocks are split as a whole, because `split` loops over the lines in C.
         whole = data.rfind(b"\n") + 1
         known = len(data)
         if self._start is None:

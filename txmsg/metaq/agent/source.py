@@ -183,7 +183,7 @@ class Source:
             lane.look_at_path(now)  # also while nothing is read: files that are open cannot be deleted
         if self._is_first or not all(stream.is_saved for stream in self._streams()):
             self._is_first = False
-            self._save()  # or, after a crash, what comes into them by then would be taken for old, or not be found
+            self._save()  # or lines written before a restart would be taken for old, or not be found
         if unopened is not None:
             raise unopened
         if not self.config.paused:
@@ -194,7 +194,7 @@ class Source:
             (stream.unread_bytes for lane in self.lanes.values() if not lane.is_held for stream in lane.streams),
             default=0,
         )
-        if self._bucket is not None and unread_bytes:  # it holds what half a second adds
+        if self._bucket is not None and unread_bytes:  # it holds the tokens of half a second
             return min(self.config.linger_s, _RATE_LOOK_S)
         return 0.0 if unread_bytes >= self.config.batch_size_bytes and not self.config.paused else self.config.linger_s
 
@@ -282,7 +282,7 @@ class Source:
                     continue
                 try:
                     stat = path.stat()
-                except OSError:  # gone; or told by its lane, if it has one, or by the place
+                except OSError:  # deleted; or its lane, or the place, reports it
                     continue
                 if S_ISREG(stat.st_mode):
                     found.add(path)

@@ -146,7 +146,7 @@ class FollowedFile:
             try:
                 data = os.pread(self.fd, size, 0)
             except OSError:
-                return  # the next read says so: what was sent is to be noted, whatever becomes of the file
+                return  # the next read reports it: the position of sent lines must be stored in any case
             if Fingerprint.of(data[: self.head.size]) == self.head or not self.head.size:
                 self.head = Fingerprint.of(data)  # else it was truncated since: the next read finds that
 

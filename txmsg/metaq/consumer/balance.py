@@ -181,7 +181,7 @@ class Balance:
         try:
             await move(lane, *args, **kwargs)
         except MembershipLost:
-            pass  # the next step says so
+            pass  # the next step reports it
         except TxmsgError as exc:
             _log.warning(
                 "member.queue_not_moved",
@@ -297,7 +297,7 @@ class _stopped:  # noqa: N801 - a context manager, used as a function
     async def __aexit__(self, *_: object) -> None:
         balance, lane = self._balance, self._lane
         balance._moving.pop(lane.queue, None)
-        if balance.lanes.get(lane.queue) is lane:  # else it was given back, and what it has fetched is not ours
+        if balance.lanes.get(lane.queue) is lane:  # otherwise it was released, with its batches
             lane.is_stopping = False
             balance._on_ready(lane)
 

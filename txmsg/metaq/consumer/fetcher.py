@@ -127,7 +127,7 @@ class Fetcher:
         offset = lane.fetch_offset
         if isinstance(error, OffsetsMissing):
             to, missed = error.end, error.end - offset
-        elif offset > error.end:  # the log was truncated, or a mirror has not all of it again: what is new comes there
+        elif offset > error.end:  # the log was truncated: new messages come there
             to, missed = error.end, 0
         else:
             to = error.begin if self._missing == "earliest" else error.end

@@ -199,7 +199,7 @@ class AsyncMember(AsyncLifecycle):
     async def _balance_once(self) -> None:
         await self._balance.step()
         for lane in list(self._balance.lanes.values()):
-            self._on_ready(lane)  # what was not due before may be due
+            self._on_ready(lane)  # messages may have become due
         await asyncio.sleep(self._balance_s)
 
     async def _fetch_once(self) -> None:

@@ -35,7 +35,7 @@ class AdjustableSemaphore:
             except asyncio.CancelledError:
                 if waiting in self._waiting:
                     self._waiting.remove(waiting)
-                self._wake()  # another one takes what this one was woken for
+                self._wake()  # another waiter takes the slot
                 raise
         self._taken_count += 1
         self._wake()

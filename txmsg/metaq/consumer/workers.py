@@ -369,7 +369,7 @@ class LaneWorkers:
         for part in (dead, [tried for tried in chunk.failed if not self._is_dead(tried)]):
             # The lane waits rather than going past a message that is stored nowhere: a full disk stops the queue, and
             # loses nothing.
-            while part and not await self._appended(part):  # what is kept is not appended once more
+            while part and not await self._appended(part):  # stored messages are not appended twice
                 await asyncio.sleep(_KEEP_AGAIN_S)
                 if self._must_end(lane):
                     return  # the lane stays before the first failure: it is redelivered
@@ -389,7 +389,7 @@ class LaneWorkers:
             chunk.first_failed = None
             lane.settle(chunk)
             return
-        lane.settle(chunk)  # what failed is still its first
+        lane.settle(chunk)  # the failed message stays its first
         attempt = failed.message.attempt + (delay_s is not None)
         lane.replace_first(Tried(failed.message._replace(attempt=attempt), failed.errors))
         lane.blocked_until = self._clock() + (_KEEP_AGAIN_S if delay_s is None else delay_s)

@@ -46,7 +46,7 @@ class Copier:
         self._log = log
         self._request = pb.CopyLogRequest(copy_id=copy_id, name=name, topic=topic)
         self._size_bytes_max = _SIZE_BYTES_MAX
-        self._begin = 0  # of the leader, as it said last
+        self._begin = 0  # the leader's, by its last reply
         self.copy_id = copy_id
         self.tail = tail_of(log.root, log.synced)
         self.leader_end = 0

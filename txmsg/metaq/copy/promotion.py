@@ -73,7 +73,7 @@ def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
     state = "its leader goes on"
     try:
         copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")
-        copier.run_once()  # what keeps the copy from following is said before the leader is stopped
+        copier.run_once()  # errors that keep it from following come before the leader is stopped
         state = _MAY_BE_STOPPED
         # The leader refuses appends from the fence on, also after a restart. What it had accepted by then is copied, so
         # nothing is lost.
@@ -94,7 +94,7 @@ def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
             f"the copy {log.root} was not promoted: it lacks what its leader {leader} has deleted ({exc}): run "
             f"`txmsg metaq follow`, which begins it again, and promote it then; {state}"
         ) from exc
-    except NotLeader:  # who was asked does not lead: it says which one does
+    except NotLeader:  # the server that was asked does not lead: its error names the leader
         raise
     except (CopyDiverged, CorruptLog, StorageError) as exc:
         raise type(exc)(f"the copy {log.root} was not promoted: {exc}; {state}") from exc

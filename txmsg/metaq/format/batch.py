@@ -214,6 +214,7 @@ class FrameBatch:
         n, born_at, stored_at = buffers.get("n"), buffers.get("born_at_us"), buffers.get("stored_at_us")
         # Times are checked once per frame, by least and greatest, so that messages need no check of their own.
         has_times = self._is_stored_well and (not born_at or _are_times(np.frombuffer(born_at[0], np.int64)))
+        # Messages before an unreadable one are still delivered: the error comes when the reader reaches it.
         if not has_times and len(self) and (error := self.unreadable()) is not None:
             return self._up_to(error, wanted)
         stored_at_us = _numbers(stored_at, np.int64) if stored_at else [header.first_stored_at_us] * count
@@ -295,8 +296,9 @@ class FrameBatch:
         # (decision 0073), without making any message.
         raw = memoryview(raw_of(header, self.stored))
         ids = bytes(raw[: size * header.count])
+        # Ids are found as bytes anywhere, so a match may begin within one id and end in the next.
         at = ids.find(transaction_id, size * self.skip)
-        if at < 0:  # as is nearly always so
+        if at < 0:  # nearly always
             return None
         buffers = payload_of(header, self.stored)
         numbers = _numbers(buffers["n"], np.int16) if "n" in buffers else [0] * header.count
@@ -370,6 +372,7 @@ _ABSENT: Final = {name: _new_absent(name, _COUNT_COMMON) for name in _STORED}
 
 @lru_cache(maxsize=1024)
 def _absent_of_common_size(name: str, count: int) -> pa.Array:
+    # A slice of one shared array: most batches lack most columns.
     return _ABSENT[name].slice(0, count)
 
 

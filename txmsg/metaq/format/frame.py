@@ -312,6 +312,7 @@ def _payload(  # noqa: PLR0917 - what a payload is made of
     stored_at_us: tuple[int, int],
 ) -> Payload:
     raw = b"".join(parts)
+    # Compressed before it has a place, so that appends under the lock only copy bytes.
     stored = raw
     if compression is not Compression.NONE:
         stored = pa.compress(raw, codec=CODECS[compression], asbytes=True)
@@ -363,6 +364,7 @@ def header_crc_of(frame: Sequence[Buffer]) -> int:
 def fitted(frame: Sequence[Buffer], size_bytes: int) -> bytes:
     """Return the same frame for a larger size: zeros must follow."""
     checked = _CRC.pack(size_bytes) + bytes(frame[0][_CHECKED_FROM + _CRC.size :])
+    # The size is part of the header's checksum, so the header is made again; the payload and its checksum stay.
     head = b"".join((MAGIC, _CRC.pack(crc32c(checked)), checked))
     return b"".join((head, *frame[1:]))
 
@@ -399,6 +401,7 @@ def read_header(data: Buffer, at: int = 0) -> Header:
 
 def verify(header: Header, data: Buffer, at: int = 0) -> memoryview:
     """Return the stored payload if it is whole and matches its checksum; otherwise raise BadFrame."""
+    # A view, so that Arrow can use the bytes in place.
     payload = memoryview(data)[at + header.start : at + header.start + header.payload_size_bytes]
     if len(payload) != header.payload_size_bytes:
         raise BadFrame("the frame is cut off")

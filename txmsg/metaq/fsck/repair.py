@@ -207,7 +207,7 @@ class _Repair:
         if is_tail or region.is_excess:
             os.truncate(path, at)
         end = region.end
-        if is_tail:  # as large as it was, so that what is lost finds room when it is found elsewhere
+        if is_tail:  # the same size, so that lost messages have room if they are found elsewhere
             end = max(region.begin + sum(map(_size_of_mark, lost)), region.on_disk) if lost else region.begin
         if not region.is_excess:
             _fill(path, at, list(_filling(identity, region, end, lost)))

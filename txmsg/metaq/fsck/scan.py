@@ -170,7 +170,7 @@ class Scan:
             try:
                 self._read_file(log, max(first, self.end), first + size, progress, is_last=following is None)
             except CorruptLog:
-                continue  # cut off, or deleted, meanwhile: the next look tells
+                continue  # cut off, or deleted, meanwhile: the next scan shows it
 
     def _read_file(self, log: CommitLogReader, position: int, end: int, progress: Progress, *, is_last: bool) -> None:
         since = position
@@ -281,7 +281,7 @@ def _check_columns(header: Header, stored: memoryview) -> None:
         if width:
             at += (width * count + 7) & ~7
             continue
-        if count == 1:  # most of the time of logs of small frames goes here
+        if count == 1:  # logs of small frames spend most of the time here
             begin, size = _TWO.unpack_from(raw, at)
             in_order = not begin and size >= 0
         else:

@@ -149,7 +149,7 @@ class LocalGroups:
         if not new:
             return
         queues: list[LogQueue] = []
-        if start.kind != "earliest":  # what failed is never left out
+        if start.kind != "earliest":  # failed messages are never skipped
             topics = [topic for topic in new if not topic.startswith(RETRIES)]
             queues = [LogQueue(topic, number) for topic in topics for number in self.queues_of(topic)]
         if start.kind == "latest":
@@ -235,7 +235,7 @@ class LocalMember:
         self._directory = of.directory / group
         self._file = file
         self._owned: dict[LogQueue, OwnedQueue] = {}
-        self._damaged: set[LogQueue] = set()  # told once
+        self._damaged: set[LogQueue] = set()  # logged once
         self.has_left = False
         self._is_copy = False
         renew_in_children(self)

@@ -134,7 +134,7 @@ class KafkaAppender:
             else:
                 self._topics.ensure(name, queue + 1)
             seen = self._topics.partitions_of(name)
-            self._partitions[name] = max(queue + 1, seen)  # a node may not have heard yet of what was made
+            self._partitions[name] = max(queue + 1, seen)  # a node may not know the new partitions yet
 
     def _require_copies(self, name: str) -> None:
         """Check the required copies of topics, once for each, because settings of topics rarely change."""
@@ -178,7 +178,7 @@ class KafkaAppender:
                     timestamp=record.timestamp_ms,
                     headers=record.headers,
                 )
-            except BufferError:  # as much as it keeps is on its way
+            except BufferError:  # its queue is full
                 with self._polling:
                     self._poll(producer)
             except KafkaException as exc:

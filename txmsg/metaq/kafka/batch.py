@@ -219,7 +219,7 @@ def _columns_alike(records: Sequence[ReadRecord]) -> _RecordColumns | None:
         record_keys, no_text = _texts(list(map(_key_of, records))), pa.nulls(count, pa.string())
         tags = _texts(found[TAG]) if TAG in found else no_text
         keys, ordering_keys = (_texts(found[KEY]), record_keys) if KEY in found else (record_keys, no_text)
-    except (ValueError, OverflowError):  # also ArrowInvalid: the slow way tells what it is, or reads it
+    except (ValueError, OverflowError):  # also ArrowInvalid: the slow way reads it, or reports the error
         return None
     bodies = list(map(_value_of, records))
     if None in bodies:
@@ -233,8 +233,9 @@ def _require_times(times: NDArray[np.int64], unit_us: int) -> None:
 
 
 def _ids(joined: bytes, count: int) -> tuple[bytes, NDArray[np.int16]]:
-    """Transaction ids, joined, and numbers from the texts UUID.NUMBER, joined. Raises ValueError unless each number has
-    one digit.
+    """Return transaction ids, joined, and numbers from the texts UUID.NUMBER, joined.
+
+    Raises ValueError unless each number has one digit.
     """
     if len(joined) != _ID_LENGTH * count:
         raise ValueError("some numbers have more than one digit")

@@ -35,7 +35,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """Properties that the user's file may override."""
 _PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
-    "allow.auto.create.topics": False,  # else a topic that was deleted comes back, set as no one asked
+    "allow.auto.create.topics": False,  # or a deleted topic returns with default settings
     "enable.idempotence": True,
 }
 _CONSUMER: Final[Mapping[str, Any]] = {
@@ -146,7 +146,7 @@ class KafkaClients:
     def _told(self) -> KafkaError | None:
         for kept in self._admins:
             if (admin := kept()) is not None:
-                admin.poll(0)  # else it keeps to itself what it was told
+                admin.poll(0)  # otherwise it does not report errors
         with self._lock:
             return self._why
 

@@ -34,7 +34,7 @@ _KINDS: Final = _table(
     {
         BrokerUnavailable: (
             "_ALL_BROKERS_DOWN",
-            "_AUTO_OFFSET_RESET",  # who looks at single places may be told so by a node that is late
+            "_AUTO_OFFSET_RESET",  # a node that is late may return it to reads of single records
             "_DESTROY_BROKER",
             "_RESOLVE",
             "_SSL",

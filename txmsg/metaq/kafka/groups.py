@@ -85,7 +85,7 @@ class KafkaGroups:
 
     def _store_begins(self, group: str, topics: Collection[str], start: Start) -> None:
         """Fix the group's start offsets in topics that are new to it, for all their current queues."""
-        if start.kind == "earliest":  # as in queues of which nothing is stored
+        if start.kind == "earliest":  # the default of queues without a stored offset
             return
         known = {queue.topic for queue in self._offsets.stored(group).keys() | self._offsets.asked(group).keys()}
         new = [topic for topic in topics if topic not in known and not topic.startswith(RETRIES)]

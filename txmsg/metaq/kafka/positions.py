@@ -210,7 +210,7 @@ class Positions:
                     continue
                 if offset >= least:
                     found[partition] = offset
-                else:  # librdkafka tells no error where a node went away before it answered
+                else:  # librdkafka reports no error if a node leaves before it answers
                     unknown.append(partition)
         return found, unknown
 

@@ -45,7 +45,7 @@ class Probe:
         self._consumer: Consumer | None = None
 
     def close(self) -> None:
-        """Closing twice is fine."""
+        """Close the consumer. Closing twice is fine."""
         with self._lock:
             if self._consumer is not None:
                 self._consumer.close()
@@ -103,7 +103,7 @@ class Probe:
                 self._consumer = self._clients.consumer(
                     "txmsg-probe",
                     enable_partition_eof=True,
-                    client_rack="",  # ends are the leaders': a copy nearby may not have what is there yet
+                    client_rack="",  # the leaders only: a nearby copy may not have the last records yet
                     fetch_wait_max_ms=_FETCH_WAIT_MS,
                     max_partition_fetch_bytes=_FETCH_BYTES,
                 )

@@ -112,6 +112,7 @@ class KafkaReader:
     def _look_for_a_stall(self) -> None:
         """Restart with another consumer if nothing has arrived for long although more is committed."""
         now = time.monotonic()
+        # Asked seldom: it costs a request, and librdkafka reports nothing when it stops fetching.
         if now < self._came_at + _STALL_S or not self._lanes:
             return
         self._came_at = now
@@ -173,7 +174,7 @@ class KafkaReader:
             del self._by_place[partition]
         with self._clients.translated("reading a topic"):
             if paused:
-                self._consumer.resume(paused)  # else it would be paused still when it is assigned again
+                self._consumer.resume(paused)  # or it would still be paused when it is assigned again
             self._consumer.incremental_unassign([partition.at(0) for partition in partitions])
 
     # ---- what comes

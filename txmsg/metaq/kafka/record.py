@@ -265,7 +265,7 @@ def parsed_id(data: bytes) -> tuple[bytes, int]:
     """Return the transaction id (16 bytes) and n. Raises ValueError or InvalidMessage."""
     if data[36:37] == b"." and data[37:].isdigit() and len(data) <= _ID_LENGTH_MAX:
         return unhexlify(data[:36].replace(b"-", b"")), int(data[37:])
-    transaction_id, n = parse_message_id(data.decode())  # which says what is wrong
+    transaction_id, n = parse_message_id(data.decode())  # whose error names the problem
     if n > _N_MAX:
         raise ValueError(f"number {n} of a message is above {_N_MAX}")
     return transaction_id.bytes, n

@@ -34,7 +34,7 @@ def scan(clients: KafkaClients, partition: KafkaPartition, bounds: PartitionBoun
                     if error is None:
                         at = (message.offset() or 0) + 1
                         yield message
-                    elif error.code() == KafkaError._PARTITION_EOF:  # its offset is what comes next
+                    elif error.code() == KafkaError._PARTITION_EOF:  # its offset is that of the next record
                         at = max(at, message.offset() or 0)
                     else:
                         raise clients.error(error, doing)

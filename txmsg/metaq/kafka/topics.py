@@ -118,7 +118,7 @@ class KafkaTopicAdmin:
                 new = NewPartitions(name, partitions)
                 self._admin.create_partitions([new], request_timeout=self._clients.timeout_s)[name].result()
         except MisuseError:
-            if self.partitions_of(name) < partitions:  # else another process has added them this moment
+            if self.partitions_of(name) < partitions:  # otherwise another process has just added them
                 raise
 
     def delete(self, names: list[str]) -> None:

@@ -160,12 +160,12 @@ class TransactionalWriter:
             value, key, timestamp_ms, headers = record
             record = next(records, None)
             if record is None:
-                told = self._on_delivery  # of the last one alone: a call for each costs as much as to produce it
+                told = self._on_delivery  # of the last record only: a call for each costs as much as producing it
             while True:
                 try:
                     produce(topic, value, key, number, on_delivery=told, timestamp=timestamp_ms, headers=headers)
                     break
-                except BufferError:  # so much at once that it has to be sent first; what cannot be sent is dropped
+                except BufferError:  # its queue is full: records must be sent first; those that cannot be are dropped
                     self._producer.poll(_FULL_S)
 
     def _flushed(self, timeout_s: float) -> bool:

@@ -143,7 +143,7 @@ class AppendExecutor:
     def _queue_append(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[int, ...]] = loop.create_future()
-        answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
+        answer.add_done_callback(lambda done: done.exception())  # retrieved even without caller
         # From here on a repeat of the call waits for the same future, so it is appended once even if the first caller
         # is gone.
         self._under_way[call.id] = answer

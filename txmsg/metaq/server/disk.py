@@ -32,7 +32,7 @@ class DiskWatch:
         """Log once that little space is free, and once that there is enough again."""
         try:
             usage = await asyncio.to_thread(disk_usage, self._directory)
-        except OSError:  # appends say what is wrong with it
+        except OSError:  # appends report the reason
             return
         is_short = usage.free / usage.total < DEFAULTS.disk_free_ratio
         if is_short and not self._is_told:

@@ -101,7 +101,7 @@ class LogFigures(Lookup[_LogReading]):
             queues = self._log.group(group).queues
         except UnknownGroup:  # deleted this moment
             return {}
-        except (CorruptLog, InvalidName) as exc:  # the others are told all the same
+        except (CorruptLog, InvalidName) as exc:  # the other groups are still reported
             if str(exc) not in self._told:
                 self._told.add(str(exc))
                 _log.warning("group.no_figures", "group %(group)s has no figures: %(error)s", group=group, error=exc)

@@ -219,7 +219,10 @@ class LogApi:
     # ---- fetching
 
     async def fetch(self, request: pb.FetchRequest, call: ServerCall[pb.FetchRequest, pb.FetchReply]) -> None:
-        """Fetch: waits on the loop, reads on a thread. The next piece is read only when the one before is leaving."""
+        """Fetch messages: wait on the loop, read on a thread.
+
+        The next piece is read only when the one before is leaving.
+        """
         wanted = {queue: -1 if offset is None else offset for queue, offset in offsets_of(request.wanted).items()}
         checked(list(wanted))
         places = {queue: place for place, queue in enumerate(wanted)}
@@ -240,7 +243,7 @@ class LogApi:
                     await self.sending.hold_bytes(transfer, held_bytes)
                     if has_frames:
                         found = await self._read_from(wanted, min(left_bytes, held_bytes))
-                        continue  # which holds as much already
+                        continue  # the transfer already holds as much
                 left_bytes -= sum(reply.size_bytes for reply in replies)
                 wanted = following
                 await self._send_replies(replies, call, transfer)

@@ -219,7 +219,7 @@ class Placer:
             queue = LogQueue(append.topic, append.queue)
             at = after.get(queue, ends.get(queue, self._ends.get(queue, -1)))
             if at < 0 or (append.base_offset not in {None, at} and not (queue in after or queue in ends)):
-                at = self._log.writer.next_offset(*queue)  # not what is seen: that may wait for the disk
+                at = self._log.writer.next_offset(*queue)  # not the visible end, which may wait for the disk
             if append.base_offset is not None and not at:
                 at = append.base_offset  # a queue that is new may begin anywhere; if it is not, the log refuses
             elif append.base_offset not in {None, at}:

@@ -86,7 +86,7 @@ class ReaderThreads:
         def release(done: asyncio.Future[T]) -> None:
             held.close()
             if not done.cancelled():
-                done.exception()  # told, even if its caller is gone
+                done.exception()  # it counts as retrieved even if the caller is gone
 
         working.add_done_callback(release)
         try:

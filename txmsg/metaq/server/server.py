@@ -142,7 +142,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     config = given.config
     if leader is None and log.settings_of(NOTES) != _OF_NOTES:
         log.set_topic(NOTES, _OF_NOTES)
-    stop = asyncio.Event()  # set when it is told to stop, and when a copy cannot continue
+    stop = asyncio.Event()  # set by `stopped`, and when a copy cannot continue
     polls = WaitingPolls()
     copies = Copies(
         config.copies.required, config.copies.timeout_s, goes_on=config.copies.missing == GO_ON, clock=time.monotonic

@@ -176,7 +176,7 @@ class MemberSessions:
 async def _to_its_end(work: Coroutine[object, object, T]) -> T:
     """Return the result of this, or raise its error; it continues when its caller is cancelled."""
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # told, even if its caller is gone
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved even without caller
     return await asyncio.shield(task)
 
 

@@ -30,7 +30,7 @@ from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.unpacking import unpacked_of_stranger
 
-_COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in FrameColumn]  # as numbers: flags are slow
+_COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in FrameColumn]  # as numbers: enum flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
 _TEXTS = (FrameColumn.KEY | FrameColumn.TAG | FrameColumn.ORDERING_KEY).value
 _BODY, _HEADERS = FrameColumn.BODY.value, FrameColumn.HEADERS.value

@@ -47,7 +47,7 @@ class AheadFile:
             if self._fd is None:
                 self._fd = self._begun()
             lines = b"".join(_line(f"{topic} {number}") for topic, number in queues)
-            if os.write(self._fd, b"\n" + lines) != len(lines) + 1:  # the first byte ends what was torn before
+            if os.write(self._fd, b"\n" + lines) != len(lines) + 1:  # the first byte ends a torn line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError as exc:

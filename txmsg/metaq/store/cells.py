@@ -197,7 +197,7 @@ class Cells:
                     if place < len(cells):
                         return cells[place]
             except FileNotFoundError:
-                continue  # deleted by retention since it was listed: so what is sought stands behind it
+                continue  # deleted by retention since it was listed, so the cell is behind it
         return None
 
     def following(self, base: int) -> int | None:

@@ -134,8 +134,8 @@ class CommitLogWriter:
                 taken = os.writev(self._fd, some)
                 written += taken
                 if taken != sum(map(len, some)):
-                    break  # what follows would stand where the rest of these belongs
-            if written != size:  # a signal, or the disk is nearly full: the rest tells which
+                    break  # the next parts must follow the rest of these
+            if written != size:  # a signal, or a full disk: writing the rest shows which
                 self._write_rest(b"".join(parts)[written:])
         except OSError as exc:
             # A partial write is taken back: with the next append behind it, it would be damage in the middle of the
@@ -220,7 +220,7 @@ class CommitLogReader:
         self.directory = directory
         self._firsts: list[int] = []
         self._files: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._window = (0, b"")  # what `ahead` has read: from which position on
+        self._window = (0, b"")  # the position and the bytes that `ahead` has buffered
 
     def files(self) -> list[int]:
         """Return the positions at which the existing files begin. Discards data that was read ahead."""

@@ -81,7 +81,7 @@ class LogEnd:
         self.is_closed = False
         self._syncing = threading.Lock()  # one fdatasync at a time, for all that wait; taken before `lock`
         self._ahead = AheadFile(root)
-        self._unseen: OSError | None = None  # why cells of what was appended are not written yet
+        self._unseen: OSError | None = None  # the reason why cells are not written yet
         self._on_rolled = on_rolled
         self.writer = CommitLogWriter(
             root / "commitlog",
@@ -268,7 +268,7 @@ class LogEnd:
             if header.kind is not FrameKind.PAD:
                 at = header.position - headers[0].position
                 replay(header, self.queues, lambda at=at, header=header: frames[at : at + header.size_bytes])  # type: ignore[misc]
-        self.write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
+        self.write_cells(writer.end)  # a full disk is reported by the next call: these frames are on disk
 
     def begin_generation(self, generation: int) -> None:
         """Give later frames this generation of the log. On disk on return."""

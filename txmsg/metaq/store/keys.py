@@ -291,7 +291,7 @@ class KeyFinder:
                 try:
                     places = self._in_parts(first, end, sought)
                 except CorruptLog:
-                    if first in self._log.files():  # else retention has deleted it meanwhile
+                    if first in self._log.files():  # otherwise retention has deleted it meanwhile
                         raise
                     continue
             yield from (first + 8 * place for place in places)
@@ -389,7 +389,7 @@ class KeyIndexer:
                 try:
                     self._index(first, end)
                 except CorruptLog:
-                    if first in self._log.files():  # else retention has deleted it meanwhile
+                    if first in self._log.files():  # otherwise retention has deleted it meanwhile
                         raise
 
     def _is_in_order(self, first: int, end: int) -> bool:

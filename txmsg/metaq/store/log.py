@@ -31,7 +31,7 @@ from txmsg.metrics.counts import Histogram
 
 __all__ = ["Append", "Log", "LogConfig", "LogCounts", "LogSize"]
 
-_OF_DELAYED = TopicSettings(retention_s=1.0)  # what waits is kept by its place, not by its age
+_OF_DELAYED = TopicSettings(retention_s=1.0)  # waiting entries are kept by position, not by age
 
 
 class Log:
@@ -267,7 +267,7 @@ class Log:
         with self._end.alone():
             self.require_leader()
             self._end.settle()
-            self._queues.of(topic, queue)  # only what may be a queue
+            self._queues.of(topic, queue)  # raises for an invalid name or number
             begin, payloads = self._queues.reader.queue(topic, queue).cut_at(offset)
             if payloads:
                 self._end.cut(topic, queue, begin, payloads)
@@ -357,7 +357,7 @@ class Log:
         self._end.sync(self._writer.end)
 
     def checkpoint(self) -> None:
-        """Flushes, syncs cells and records it, so that a recovery has little to read. Raises StorageError."""
+        """Flush, sync cells and record it, so that a recovery has little to read. Raises StorageError."""
         self._write_lock.require()
         self._upkeep.checkpoint()
 
@@ -380,7 +380,7 @@ class Log:
 
     def _keep_s(self, topic: str) -> float | None:
         if self.follows:
-            return None  # a copy deletes what its leader has deleted
+            return None  # a copy deletes the files that its leader has deleted
         wanted = self.settings_of(topic).retention_s
         return self.config.retention_s if wanted is None else wanted
 
@@ -398,7 +398,7 @@ class Log:
         return LogSize(end - next(iter(firsts), end), len(firsts))
 
     def counts(self) -> LogCounts:
-        """Counters of its writer."""
+        """Return the counters of its writer."""
         first_due_us = self._mover.first_due_us
         return LogCounts(
             self._writer.end - self._writer.synced,

@@ -225,7 +225,7 @@ def _drop_cells(
             count = len(found)
             kept = count if count and what(found[-1]) < limit else bisect_left(found, limit, key=what)
             last = found[kept - 1] if kept else None
-        if kept * CELL_SIZE_BYTES != path.stat().st_size:  # half a cell of a crash goes, too
+        if kept * CELL_SIZE_BYTES != path.stat().st_size:  # also drops half a cell that a crash left
             files.cut(str(path), kept * CELL_SIZE_BYTES)
         if kept:
             return str(path), kept, last

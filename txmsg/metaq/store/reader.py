@@ -89,7 +89,7 @@ class LogReader:
         return found
 
     def queue(self, topic: str, queue: int) -> QueueReader:
-        """One queue, which need not exist yet."""
+        """Return the reader of one queue, which need not exist yet."""
         key = (topic, queue)
         reader = self._queues.get(key)
         if reader is None:
@@ -107,7 +107,7 @@ class LogReader:
             try:
                 found += self._with_key(position, topic, key)
             except CorruptLog:
-                if position >= self.commit_log.begin_position():  # else retention has deleted it meanwhile
+                if position >= self.commit_log.begin_position():  # otherwise retention has deleted it meanwhile
                     raise
             if len(found) >= count_max:
                 break
@@ -341,7 +341,7 @@ class QueueReader:
                     self._require_no_hole(batch, offset)
             except (CorruptLog, OffsetsMissing):
                 if batches:
-                    break  # served up to it; the next fetch says what is there
+                    break  # batches before it are returned; the next fetch reports it
                 raise
             if cell.count:
                 batches.append(batch)
@@ -382,7 +382,7 @@ class QueueReader:
                 if cells[0].base_offset == offset if cells else len(file) == place:
                     return base, place, cells
         except FileNotFoundError:
-            pass  # deleted by retention: what the queue has now is found below
+            pass  # deleted by retention: the search below uses the current files
         self._next = None
         return None
 
@@ -398,7 +398,7 @@ class QueueReader:
                 count = len(file)  # it may grow meanwhile
                 place = bisect_right(file, offset, 0, count, key=_base_offset) - 1
                 cells = file.read(max(0, place), _CELLS_READ_AT_ONCE) if count else []
-            while len(cells) > 1 and cells[1].base_offset <= offset:  # it has
+            while len(cells) > 1 and cells[1].base_offset <= offset:  # it has grown
                 place, cells = place + 1, cells[1:]
             if not cells:
                 bases.remove(base)  # made this moment: its first cell is about to be written

@@ -43,7 +43,8 @@ def _of_any_topic(_: str) -> bool:
 def replay(header: Header, queues: Queues, frame: Callable[[], memoryview]) -> None:
     """Apply a frame to the cells of its queue, as its append did. Raises BadFrame if the queue continues elsewhere."""
     queue = queues.of(header.topic, header.queue)
-    if header.kind in {FrameKind.CUT, FrameKind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
+    # The damaged data that LOST stands for may have been a cut, so it drops later offsets as a cut does.
+    if header.kind in {FrameKind.CUT, FrameKind.LOST} and header.base_offset != queue.end:
         queue.cut(queues.files, header.base_offset)
     if header.base_offset != queue.end and not queue.is_new:
         raise BadFrame(
@@ -147,7 +148,7 @@ class _Recovery:
         """Apply a frame to the cells of its queue, as its append did."""
         key = (header.topic, header.queue)
         if self._from_begin and key not in self._seen:
-            self._queues.forget_queue(*key)  # what was written of frames that are not kept
+            self._queues.forget_queue(*key)  # drops cells of frames that are not kept
         self._seen.add(key)
         try:
             replay(header, self._queues, lambda: log.read(header.position, header.size_bytes))

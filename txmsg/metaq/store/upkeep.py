@@ -81,7 +81,7 @@ class Upkeep:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        """Flushes, syncs cells and records it, so that a recovery has little to read. Raises StorageError."""
+        """Flush, sync cells and record it, so that a recovery has little to read. Raises StorageError."""
         with self._checkpoint_lock:
             # Not the reader of the log, which another thread may read by.
             self._checkpoint(CommitLogReader(self._end.root / "commitlog").begin_position())
