@@ -63,7 +63,9 @@ def wire_offsets(offsets: Mapping[LogQueue, int | None]) -> list[QueueOffsets]:
 
 
 def offsets_of(sets: Iterable[QueueOffsets]) -> dict[LogQueue, int | None]:
-    """Return queues with their offsets, from messages of the protocol.
+    """Return queues with their offsets: the inverse of `wire_offsets`.
+
+    Raises ProtocolError for queues without their offsets.
 
     Raises ProtocolError for queues without their offsets.
     """

@@ -38,7 +38,7 @@ LogChoice: TypeAlias = str | os.PathLike[str] | LogAccess
 BALANCE_S = 0.5
 """Seconds between two checks of the group's members; offsets are stored as often."""
 RETRY_S = 5.0
-"""Seconds until an unexpected failure is retried."""
+"""Seconds until a failure of unknown cause is retried."""
 _IDLE_S = 0.05
 
 

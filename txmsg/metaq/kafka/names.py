@@ -45,7 +45,10 @@ def kafka_name(topic: str, prefix: str = "") -> str:
 
 
 def topic_of(name: str, prefix: str = "") -> str | None:
-    """Return the topic of a Kafka topic; None for one with another prefix, or without a valid txmsg name."""
+    """Return the topic of a Kafka topic, the inverse of `kafka_name`.
+
+    None for another prefix, or without a valid txmsg name.
+    """
     if not name.startswith(prefix):
         return None
     topic = name.removeprefix(prefix)

@@ -25,7 +25,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
 
 
 class DamagedFrame(Exception):
-    """A position without a whole frame."""
+    """Raised for a log without a whole frame at `position`."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(f"position {position}: {why}")

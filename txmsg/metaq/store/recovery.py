@@ -176,8 +176,8 @@ class _Recovery:
 
 
 def _sync_from(directory: Path, position: int) -> None:
-    """Sync the files, as their writer may have been killed before it did: from now on the log says that they are on
-    disk.
+    """Sync the files: their writer may have been killed before it did. From now on the log says that they are
+    on disk.
     """
     firsts = files_of(directory, ".log")
     for first, following in zip(firsts, [*firsts[1:], position + 1], strict=False):
