@@ -6,11 +6,11 @@ async_producer, producer   for asyncio; for threads
 async_consumer, consumer   for asyncio; for threads
 transactional  the decorator
 settings, async_settings, steering   settings of applications; settings that operators give clients
-sending/     how messages and outcomes get to brokers
-flows/       what the decorator does around the call of a function
+sending/     sends messages and outcomes to brokers
+flows/       the flows of the decorator around the call of a function
 outbox/      keeps messages in the business database while no broker answers
 connections/ the flows on connections of drivers
-receiving/   how messages get to handlers, and what became of them back
+receiving/   brings messages to handlers, and their results back
 channel      connects to brokers, and chooses one
 memory       the broker of "memory:", for tests
 attach, asker   the stream over which brokers check back; the listener's answer
@@ -18,7 +18,7 @@ running      the transactions that this process is running
 business_sql the tables of a business database as SQL, and the rights that roles need
 app          applications: declarations, dependencies, processes
 fence        the fence by itself: its public names
-options, hooks   checks of constructors' options; where tests act
+options, hooks   checks of constructors' options; hooks for tests
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class _LoopWorkers(Generic[R]):
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False
         self._in_turn = 0
-        self._has_next = False  # whether one of them goes on in the next turn of the loop
+        self._has_next = False  # True while one of them waits for the next turn
         self._closed = False
         self.running: list[R | None] = [None] * count
         self._context = _handlers_context()
@@ -241,7 +241,7 @@ class _LoopWorkers(Generic[R]):
             if place >= self._count:  # there are to be fewer: another one takes what this one was woken for
                 self._wake_one()
                 return
-            # One alone goes on in the next turn, and wakes others as handlers wait: not each of them at each turn.
+            # One alone continues in the next turn, and wakes others as handlers wait: not each of them at each turn.
             if not self._runs or (self._in_turn >= _TURN_COUNT and self._has_next):
                 await self._wait()
                 continue
@@ -340,7 +340,7 @@ class _ThreadWorkers(Generic[R]):
             if self._closed or self._live_count >= self._count or not self._start_thread():
                 break
         if not self._live_count and not self._closed:
-            while not self._runs.empty():  # nobody would ever take them: what is not noted is redelivered
+            while not self._runs.empty():  # no thread would ever take them; unnoted messages are redelivered
                 if (waiting := self._runs.get()) is not None:
                     self._end_soon(waiting)
 
@@ -474,7 +474,7 @@ class _ThreadWorkers(Generic[R]):
         self._ended.append(run)
         if not self._telling and not self._closed:
             self._telling = True
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is there to be told
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._end_runs)
 
     def _end_runs(self) -> None:

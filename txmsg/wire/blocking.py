@@ -499,7 +499,7 @@ class _BlockingConnection:
                     return None
                 if deadline <= time.monotonic():
                     self._hand_over(but=call)
-                    if self._heard_at < call.begun_at:  # nobody may be there any more
+                    if self._heard_at < call.begun_at:  # the server may be gone
                         self._is_going = self._is_going or "it did not answer"
                     raise unanswered(self._who, "no answer in time")
                 if self._is_read:

@@ -114,7 +114,7 @@ class Channel:
     def _connect_done(self, connecting: asyncio.Task[_ClientConnection]) -> None:
         self._connecting = None
         if not connecting.cancelled():
-            connecting.exception()  # whoever waited was told
+            connecting.exception()  # those who waited were told
 
     async def _connect_in_time(self) -> _ClientConnection:
         """Connect within _CONNECT_S_MAX seconds. Each of a name's addresses has its share of the time, in turn.

@@ -85,7 +85,7 @@ def loopback_end() -> tuple[socket.AddressFamily, str]:
         except OSError:  # no such address, or no such family
             continue
         return family, host
-    return socket.AF_INET, "127.0.0.1"  # neither: whoever listens there is told
+    return socket.AF_INET, "127.0.0.1"  # neither: listening there raises
 
 
 def bound_sockets(host: str, port: int) -> list[socket.socket]:

@@ -109,7 +109,7 @@ class WireServer:
         connections = list(self.shared.connections)
         for connection in connections:
             connection.go_away(BrokerUnavailable(STOPPING))
-        # Twice: cancelled calls get another moment to roll back and to answer.
+        # Twice: cancelled calls get another moment to roll back.
         for patience_s in (grace_s, _CLOSE_S_MAX):
             tasks = [task for connection in connections for task in connection.tasks()]
             if tasks:

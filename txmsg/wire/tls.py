@@ -290,7 +290,7 @@ class ServerTls:
 
     def _made(self, asking: ssl.VerifyMode) -> ssl.SSLContext:
         context = _strict(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        context.num_tickets = 0  # nobody resumes a session
+        context.num_tickets = 0  # sessions are not resumed
         _load_pair(context, self._certificate, self._key, f"{self._certificate} and {self._key}")
         if self._client_ca is not None:
             try:

@@ -113,7 +113,7 @@ class UsersOfBrokers:
             try:
                 async with Channel(address, **self._access) as channel:
                     await self.follow(channel, address)
-            except Exception:  # noqa: BLE001 - the root of a task: without it, nobody would be let in from then on
+            except Exception:  # noqa: BLE001 - the root of a task: without it, every login would be refused from then on
                 _log.exception(
                     "access.follow_failed", "broker %(broker)s could not be followed, unexpectedly", broker=address
                 )

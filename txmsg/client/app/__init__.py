@@ -1,20 +1,20 @@
 """Applications: handlers declared in one place, with what they depend on, and run together. Built on consumers.
 
 application    `Txmsg`: the subscriptions, producers and hooks of a process, started and stopped together
-database       what an application's transactions are in: sessions, answers to checks, tables
-transactions   handlers that run in one transaction: message, effects, what they send
+database       the database of its transactions: sessions, answers to checks, tables
+transactions   handlers that run in one transaction: message, effects, sent messages
 returned       messages that a handler returns or yields, sent with its transaction
 router         `Router`: subscriptions of a module, to be included in an application
-dependencies   what a handler's parameters are, and where their values come from
+dependencies   the parameters of handlers, and the sources of their values
 receiving      the consumers of its subscriptions, of brokers and of the log
 handling       a subscription as the handler of a consumer: middleware, rate, batches, processes
 batches        messages that are handled together
 middleware     around handlers of such lists
 processes      handlers in processes of their own
 producers      its producers: made before it runs or while it does, started and closed with it
-sending        what becomes of messages on their way out
-hooks          what is entered at the start and left at the end
-described      what it sends and receives, for its AsyncAPI document
+sending        the steps of messages on their way out
+hooks          contexts that are entered at the start and exited at the end
+described      the messages that it sends and receives, for its AsyncAPI document
 loading        an application by its name, MODULE:NAME
 worker         processes that run an application, and the one that supervises them
 """

@@ -399,7 +399,7 @@ class Txmsg(Router):
         if self.concurrency is not None:
             chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
         if self._database is not None and self.group is not None:
-            self._producer_of("the application")  # answers checks from the start on, whoever is the first to send
+            self._producer_of("the application")  # answers checks from the start on, before any send
         receivers = (
             []
             if self._is_in_memory

@@ -19,8 +19,8 @@ halves were stored before; the brokers keep the order of halves. A row that is c
 that had not returned.
 
     options     `Outbox`: how long a call waits, and how much is kept
-    circuit_breaker   whether a call tries the brokers
-    state       what a producer knows of its outbox
+    circuit_breaker   the decision of a call to try the brokers
+    state       the state of a producer's outbox
     rows        each statement
     packed      messages as the text of a row
     flow_async  around one call; flow.py is generated from it

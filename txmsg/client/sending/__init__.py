@@ -2,9 +2,9 @@
 answer.
 
 sender       sends requests until each entry has its answer
-batch, waiting, coalescer, thread_lane   entries, and how many callers' become one request
+batch, waiting, coalescer, thread_lane   entries of callers, and the requests that they become
 shards       chooses among several Notify databases
-half, begun  what a producer gives for half messages: stored ones, and those on their way
-unreported, outcome_queue   outcomes that no caller waits for, and when they leave
-counts, outcome_log, traced, schemas   what a producer counts, logs, traces and registers
+half, begun  half messages of a producer: stored ones, and those on their way
+unreported, outcome_queue   outcomes that no caller waits for, and the groups in which they leave
+counts, outcome_log, traced, schemas   counts, logs, traces and registered schemas of a producer
 """

@@ -177,7 +177,7 @@ class EndEntry(RequestEntry):
     __slots__ = ("state",)
 
     def __init__(self, transaction_id: bytes, state: TransactionState, waiter: Waiter | None) -> None:
-        if not isinstance(state, TransactionState):  # any other would be in no column: told to nobody, and believed
+        if not isinstance(state, TransactionState):  # any other would be in no column, and be lost
             raise MisuseError(
                 f"outcome {shown(state)} is of type {type(state).__name__}: give TransactionState.COMMIT, ROLLBACK or "
                 "UNKNOWN"

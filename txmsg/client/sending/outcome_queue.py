@@ -57,5 +57,6 @@ class OutcomeQueue:
         """Send everything that waits. To be called on the loop."""
         self._is_flush_due = False
         self._next_flush_at = self._loop.time() + GROUP_S
+        # After the flag is cleared: see `add`.
         while self._waiting:
             self._send(*self._waiting.popleft())

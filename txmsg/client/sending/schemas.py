@@ -26,6 +26,7 @@ async def register_schemas(shards: Sequence[Brokers], topics: Sequence[Topic[Any
         return await retrying(left_s)(brokers.call, method, request, timeout_s=left_s)
 
     for brokers in shards:
+        # One after the other: each step is decided by the reply to the one before.
         for topic in topics:
             steps = registration(topic)
             wanted = next(steps)

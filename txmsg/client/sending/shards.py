@@ -99,6 +99,7 @@ class Shards:
 
         Raises a shard's error, unless another one knows the message.
         """
+        # All at once: asked in turn, a database that is away would use up the time of those after it.
         asking = [asyncio.create_task(sender.recall(transaction_id, n)) for sender in self._senders]
         error: TxmsgError | None = None
         try:

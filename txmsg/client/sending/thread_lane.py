@@ -173,6 +173,7 @@ class ThreadLane(Generic[E]):
         crowd = self._crowd()
         with self._lock:
             self._waiting.move_to(waiter.batch, crowd)
+            # Judged again by each leader: after a burst the next lone thread must not yield to threads that have gone.
             self._has_company = len(waiter.batch) > 1 or len(self._leaders) > 1
         batch = worth_sending(waiter.batch, time.monotonic(), self._timeout_s)
         # Without the lock: other threads join meanwhile, and become the next request.

@@ -1,13 +1,13 @@
 """Access control of connections: authentication, rights and limits. Pure: knows no network, no database and no service.
 
-principal    who is at the other end of a connection
+principal    the authenticated user of a connection
 tokens, keys   credentials: tokens; access keys, which sign calls
-rules        who may do what, and the rights that add up
-permissions  what each method of each service needs
+rules        allow rules, and the rights that they add up to
+permissions  the rights that each method of each service needs
 snapshot     users, credentials and rules at one moment
-guard        decides by a snapshot who may connect, and do what
-limits, rate   what one user may take of a server
-failures     slows down those who guess
+guard        decisions on logins and calls, by a snapshot
+limits, rate   limits of one user at a server
+failures     delays answers to guessed tokens
 denied       logs denied calls where there is no audit log
 file         users and rules in a file
 """

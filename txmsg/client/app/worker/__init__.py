@@ -1,7 +1,7 @@
 """`txmsg worker`: processes that run an application, and the one that supervises them.
 
-process      one of them: runs the application, and reports how it does
-reports      what it reports, and what several of them have counted together    (pure)
+process      one of them: runs the application, and reports its state
+reports      the reports of processes, and their sums    (pure)
 supervisor   starts them, looks at them, ends them
-changes      which files of a program have changed, for development
+changes      detection of changed files of a program, for development
 """
