@@ -169,10 +169,10 @@ class AccessService:
     who_am_i: Final = Method("Access/WhoAmI", Nothing, ConnectionIdentity)
     list_users: Final = Method("Access/ListUsers", UserQuery, UserPage)
     create_user: Final = Method("Access/CreateUser", NewUser, IssuedToken)
-    """Not idempotent."""
+    """Create a user. Not idempotent."""
     alter_user: Final = Method("Access/AlterUser", AlterUser, UserDetails)
     rotate_token: Final = Method("Access/RotateToken", RotateToken, IssuedToken)
-    """Not idempotent."""
+    """Issue another token. Not idempotent."""
     create_access_key: Final = Method("Access/CreateAccessKey", CreateAccessKey, UserDetails)
     revoke: Final = Method("Access/Revoke", Revoke, UserDetails)
     limit_user: Final = Method("Access/LimitUser", LimitUser, UserDetails)

@@ -136,6 +136,6 @@ class AlertsService:
     list: Final = Method("Alerts/List", Nothing, AlertList)
     history: Final = Method("Alerts/History", AlertHistoryQuery, AlertHistory)
     silence: Final = Method("Alerts/Silence", NewSilence, Silence)
-    """Not idempotent."""
+    """Create a silence. Not idempotent."""
     unsilence: Final = Method("Alerts/Unsilence", EndOfSilence, SilenceEnded)
     test: Final = Method("Alerts/Test", Nothing, TrialOutcomes)

@@ -37,6 +37,7 @@ def setting(help: str, *, option: str = "") -> Any:
 
 def settings_of(change: type[Any]) -> Mapping[str, ChangeField]:
     """Return the fields of a change, by name."""
+    # With extras: the NumberRange in an Annotated type is the bounds of the field.
     hints = get_type_hints(change, include_extras=True)
     return {each.name: _setting_of(each.name, hints[each.name], *each.metadata[_KEY]) for each in fields(change)}
 

@@ -43,7 +43,7 @@ class GroupSummary:
     topics: Sequence[TopicLag]
     created_at: datetime | None = None
     stopped: bool | None = None
-    """For a log: True if an operator has stopped it."""
+    """True if an operator has stopped it; for a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class GroupSettings:
     deliver_rate_max: float | None = None
     """Messages per second and broker, for a log per member; None: no limit."""
     concurrency: int | None = None
-    """For a log: the most handlers of each subscription that run at once in a member. None: the subscription's."""
+    """The most handlers of each subscription at once in a member; for a log. None: the subscription's own."""
     stopped: bool = False
     """True if an operator has stopped delivery to it."""
     orderly: bool = False
@@ -168,7 +168,7 @@ class GroupChange:
     deliver_rate_max: float | None = None
     """0: no limit."""
     concurrency: Annotated[int, NumberRange(0, CONCURRENCY_MAX)] | None = None
-    """For a log. 0: the subscriptions' own."""
+    """The concurrency in a log. 0: the subscriptions' own."""
     stopped: bool | None = None
     """True: stop delivery to it."""
     orderly: bool | None = None

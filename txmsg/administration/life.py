@@ -56,7 +56,7 @@ class LifeEvent:
     until: datetime | None = None
     """The time at which it is due, or retried."""
     count: int | None = None
-    """For lost: the number of journal entries."""
+    """The number of journal entries of a `lost` event."""
     journaled: bool = False
     """True if it comes from the journal."""
 
@@ -286,6 +286,7 @@ def _failures_of(group: LifeInGroup, journal: Sequence[LifeEvent]) -> Iterator[L
     for failure in group.failures:
         same = next((event for event in known if _is_same(event, failure)), None)
         if same is not None:
+            # Each journal entry accounts for one failure only.
             known.remove(same)
         else:
             what = "expired" if failure.is_expired else "refused"

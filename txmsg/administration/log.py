@@ -175,6 +175,7 @@ class LogAdministration:
             raise MisuseError(f"group {group!r} has {summary.members} members: stop them first")
 
     def _summary(self, state: GroupState) -> GroupSummary:
+        # With the topics of members, in which the group may have no offset yet.
         topics = {topic: 0 for member in state.members for topic in member.topics}
         for queue in state.queues:
             topics[queue.queue.topic] = topics.get(queue.queue.topic, 0) + _waiting(queue)
@@ -203,6 +204,7 @@ class LogAdministration:
 
     def list_dead_letters(self, query: DeadLetterQuery) -> DeadLetterPage:
         limit, after = query.limit, _rank_of(query.after) if query.after else _Rank(0, -1, "")
+        # One more than the page: it shows whether there is a next one.
         found = list(islice(self._letters(query.which, after), limit + 1))
         following = "{}.{}.{}".format(*found[limit - 1][0]) if len(found) > limit else None
         return DeadLetterPage(letters=[_value(letter) for _, letter in found[:limit]], next=following)
@@ -275,6 +277,7 @@ class LogAdministration:
     def _deal(self, which: DeadLetterFilter, *, again: bool) -> Iterator[int]:
         fits = _fits(which)
         for group in self._groups(which):
+            # Only up to the last wanted letter: those behind it stay where they are.
             last = max((letter.offset for letter in self._letters_of(group) if fits(letter)), default=None)
             if last is None:
                 continue

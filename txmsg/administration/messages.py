@@ -79,7 +79,7 @@ class FoundMessage:
     born_at: datetime
     """The time of sending, by the sender's clock."""
     half_stored_at: datetime | None = None
-    """None: a plain send, or unknown."""
+    """The time of storing the half message; None: a plain send, or unknown."""
     stored_at: datetime | None = None
     """The time of the commit of a stored or scheduled message."""
     deliver_at: datetime | None = None
@@ -89,7 +89,7 @@ class FoundMessage:
     checks: int | None = None
     next_check_at: datetime | None = None
     parked_reason: str | None = None
-    """None while checks continue."""
+    """The reason for parking; None while checks continue."""
     groups_retrying: int = 0
     """The number of groups with a retry of it."""
     groups_dead: int = 0
@@ -235,7 +235,7 @@ class Erasure:
 
     topic: str
     ids: Sequence[str]
-    """At most 1,000."""
+    """The ids, at most 1,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,6 @@ class SettingsService:
 
     show: Final = Method("Settings/Show", Nothing, SettingsInUse)
     change: Final = Method("Settings/Change", ChangeSetting, SettingChange)
-    """Not idempotent without a version."""
+    """Change one setting. Not idempotent without a version."""
     history: Final = Method("Settings/History", SettingHistoryQuery, SettingHistory)
     watch: Final = Method("Settings/Watch", WatchSettings, WatchedSettings)

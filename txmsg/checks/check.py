@@ -24,6 +24,7 @@ class Severity(StrEnum):
 CRITICAL, WARNING, NOTE = Severity
 
 
+# Compared and hashed by identity: conditions hold dicts, which have no hash.
 @dataclass(frozen=True, slots=True, eq=False)
 class Check:
     """A possible fault of a running system.
@@ -32,7 +33,7 @@ class Check:
     """
 
     name: str
-    """In lower case with dashes: `group-behind`. Its alert is `TxmsgGroupBehind`."""
+    """The name, in lower case with dashes: `group-behind`. Its alert is `TxmsgGroupBehind`."""
     severity: Severity
     what: str
     """The fault."""

@@ -89,7 +89,7 @@ class ShareCondition:
     of: str
     threshold: Threshold
     by: tuple[str, ...] | None = field(default=None, kw_only=True)
-    """As for a LevelCondition."""
+    """The labels by which series are grouped, as for a LevelCondition."""
 
     @property
     def promql(self) -> str:

@@ -90,6 +90,7 @@ _ODD_IN_TAG = re.compile(f"[{_NOT_IN_TAG}]")
 _ROCKETMQ_ID = re.compile(r"01[0-9A-Fa-f]{32}")
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
+# One object for all messages without headers: an identity check then replaces copying and checking.
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_2000_US: Final = 946_684_800_000_000
@@ -468,6 +469,7 @@ def moment(us: int) -> datetime | None:
 
 def us_of_datetime(moment: datetime) -> int:
     """Return microseconds since 1970, the inverse of `datetime_of_us`."""
+    # Integers throughout: `timestamp()` is a float, and rounds.
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -64,6 +64,8 @@ class AesGcm:
         for key_id, key in keys.items():
             if not isinstance(key, bytes) or len(key) not in _KEY_SIZES_BYTES:
                 raise MisuseError(f"key {key_id!r} is not 16, 24 or 32 bytes: generate one by `os.urandom(32)`")
+        # A str is a collection of str, too: of its characters, none of which is a topic, so nothing would be
+        # encrypted.
         if isinstance(topics, str):
             raise MisuseError(f"topics={topics!r} is one str: give a set of topics")
         self._keys = {key_id: AESGCM(key) for key_id, key in keys.items()}
@@ -86,6 +88,7 @@ class AesGcm:
             # A header is no proof: a body in clear must not leave because of it.
             self.decrypt(ReceivedMessage(message.topic, message.body, key=message.key, headers=message.headers))
             return message
+        # Random rather than counted: processes share a key, but no counter.
         nonce = os.urandom(_NONCE_SIZE_BYTES)
         context = _context(self._current, message.topic, message.key)
         body = nonce + self._keys[self._current].encrypt(nonce, message.body, context)

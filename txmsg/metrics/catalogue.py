@@ -48,7 +48,7 @@ NAMED_MAX: Final = 500
 Of topics, and for counters, they are always the same: in a database those created first, in a log the first by name.
 For other metrics of pairs they are the pairs that wait longest, or have most retries or dead letters."""
 OTHER: Final = "(other)"
-"""Not a name that a topic or group can have."""
+"""The label of the others together: not a valid name of a topic or group."""
 
 TOPIC: Final = "messaging_destination_name"
 GROUP: Final = "messaging_consumer_group_name"

@@ -92,6 +92,8 @@ _PROC = Path("/proc/self")
 def _started_at() -> float:
     if not _PROC.exists():
         return time.time()
+    # By the kernel: this module may be imported long after the process has started. The name of the command, in
+    # parentheses, may itself contain spaces and parentheses, so fields are counted behind the last one.
     ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / _TICKS_PER_S
 

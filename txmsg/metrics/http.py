@@ -67,6 +67,7 @@ class BearerToken:
             return False
         self._trouble = ""
         scheme, _, given = authorization.partition(" ")
+        # In constant time: `==` takes longer the more first characters are right.
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
     def _read(self) -> str:
@@ -273,7 +274,7 @@ class Endpoint:
                 body = await asyncio.shield(self._scrape)
         except TimeoutError:
             return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, b"the figures were not read in time\n")
-        except Exception:  # noqa: BLE001 - whatever it is, the process goes on
+        except Exception:  # noqa: BLE001 - a failed scrape must not end the process
             _log.exception("metrics.failed", "the figures could not be read")
             return HttpAnswer(HTTPStatus.INTERNAL_SERVER_ERROR, b"the figures could not be read; the log says why\n")
         return HttpAnswer(HTTPStatus.OK, body, self._content_type)

@@ -50,6 +50,7 @@ class Lookup(Generic[T]):
             return
         self._answered.clear()
         self._asked.set()
+        # After a time-out the scrape returns the previous figures; their age is a figure of its own.
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self._answered.wait()

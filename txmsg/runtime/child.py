@@ -60,7 +60,7 @@ def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr
     return subprocess.Popen(
         command,
         env=environment,
-        stdin=subprocess.PIPE,  # its end tells the child that the parent is gone
+        stdin=subprocess.PIPE,  # Its end of file shows the child that the parent is gone.
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,  # Ctrl-C is for the parent, which ends its children in order
@@ -259,8 +259,7 @@ def when_parent_is_gone(end: Callable[[], None]) -> None:
 
 def take_stdin() -> int:
     """Return a descriptor of stdin for this process alone: programs that it starts find an empty stdin."""
-    # A duplicate is not inherited: a grandchild that held the pipe could keep it from telling that the parent is
-    # gone.
+    # A duplicate is not inherited: programs that this process starts must not read the parent's commands from it.
     taken = os.dup(0)
     empty_stdin()
     return taken

@@ -7,7 +7,7 @@ from typing import Final
 _DELAY_S_MIN: Final = 0.5
 DELAY_S_MAX: Final = 60.0
 HEALTHY_S: Final = 60.0
-"""After a run of this length, the end is not taken for a failed start."""
+"""Seconds of a run after which its end does not count as a failed start."""
 
 
 class Restarts:

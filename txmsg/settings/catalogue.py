@@ -28,6 +28,7 @@ COUNT_MAX: Final = 1_000_000_000
 SIZE_BYTES_MAX: Final = 1024**6
 _TRUE: Final = {"true", "yes", "on", "1"}
 _FALSE: Final = {"false", "no", "off", "0"}
+# Of a URL with user:password@, and of a libpq URL with the parameter password.
 _PASSWORD: Final = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
 
 
@@ -57,7 +58,7 @@ class Setting:
     kind: SettingKind
     default: object
     default_shown: str
-    """The default for people, if it is made at the start or stands for something."""
+    """The default in words, if it is computed at the start or has a special meaning."""
     meaning: str
     least: float | None
     most: float | None
@@ -139,7 +140,7 @@ class Setting:
         return shown(_PASSWORD.sub("***", value) if isinstance(value, str) else value)
 
     def shown_default(self) -> str:
-        """Return the default for people; "none" without one."""
+        """Return the default in words; "none" without one."""
         return self.default_shown or self.in_words(self.default) or "none"
 
 
@@ -281,6 +282,7 @@ def _size(given: object) -> int | None:
 
 
 def _text(given: object) -> str | None:
+    # One printable line: control characters in a value would reach terminals and logs.
     return given if isinstance(given, str) and given.isprintable() else None
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class GivenSettings(Generic[T]):
-    """The settings given to a process. sources: of their values, for people. `use` is called with new settings."""
+    """The settings given to a process. sources: of their values, in words. `use` is called with new settings."""
 
     def __init__(self, config: T, sources: Mapping[str, str] = MappingProxyType({})) -> None:
         self.config = config

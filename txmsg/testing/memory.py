@@ -23,6 +23,7 @@ from txmsg.wire.tags import parse_tags
 
 P = TypeVar("P")
 
+# Handlers that send to each other's topics would otherwise never end.
 _ROUNDS_MAX = 100
 
 

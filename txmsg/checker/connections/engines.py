@@ -22,7 +22,7 @@ from txmsg.errors import MisuseError, shown
 
 
 class DriverConnection(Protocol):
-    """The methods by which a driver's connection is told from a session of SQLAlchemy."""
+    """The methods by which a driver's connection differs from a session of SQLAlchemy."""
 
     def cursor(self) -> Any: ...
     def close(self) -> Any: ...

@@ -2,7 +2,7 @@
 
 The transaction inserts the row ('commit') with its effects; so the row is there if and only if the effects are. A check
 that finds no row inserts one itself ('rollback'); so a transaction that was late, paused or still to begin fails on the
-unique key and can never commit after its message was thrown away. A row whose transaction is still running makes the
+unique key and can never commit after its message was dropped. A row whose transaction is still running makes the
 check wait on its lock, briefly: UNKNOWN, ask again later.
 
 Source of the idea: the barrier row of dtm. Knows SQLAlchemy, and no network.

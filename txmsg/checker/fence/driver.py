@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 _ABORTED: Final = 3
 _OPEN: Final = 2
 _ROLLS_BACK_ALL: Final = frozenset({1020, 1206, 1213, 1614})
-"""After these InnoDB has rolled back the whole transaction, and the next statement begins another: a snapshot that was
-overtaken (MariaDB's innodb_snapshot_isolation), a full lock table, a deadlock (also as Galera tells a conflict)."""
+"""Errors after which InnoDB has rolled back the whole transaction, and the next statement begins another: an overtaken
+snapshot (MariaDB's innodb_snapshot_isolation), a full lock table, a deadlock (also Galera's code of a conflict)."""
 
 _OVERTAKEN: Final = 1020
 _DUPLICATE: Final = frozenset({"23505", 1062, 1555, 2067})

@@ -115,12 +115,11 @@ def row_options(engine: AsyncFenceEngine) -> dict[str, Any]:
 
 
 def forget_connections(engine: AsyncFenceEngine) -> None:
-    """In a forked child: empties the engine's pool. The connections in it are the parent's."""
+    """Empty the engine's pool in a forked child: the connections in it are the parent's."""
     if isinstance(engine, ConnectedBy | AsyncConnectedBy):
         return  # without a pool
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-    # The parent's pool stays referenced: collected here, it would close sockets that the parent still uses.
-    # close=False for the same reason.
+    # Never finalized, and not closed (close=False): either would end the parent's sessions at the server.
     keep(sync_engine.pool)
     sync_engine.dispose(close=False)
 

@@ -24,7 +24,7 @@ class FenceIdentity:
 
     def __init__(self) -> None:
         self.fence_id: UUID | None = None
-        """None until it is read."""
+        """The id; None until it is read."""
 
 
 def fence_id(connection: Connection) -> UUID:

@@ -25,7 +25,7 @@ class _Text(NamedTuple):
 
     sql: str
     processors: Mapping[str, Callable[[Any], object]]
-    """By parameter: converts a value for the driver."""
+    """Functions that convert a value for the driver, by parameter."""
     order: tuple[str, ...] | None
 
     def parameters(self, values: Mapping[str, object]) -> tuple[object, ...] | Mapping[str, object]:

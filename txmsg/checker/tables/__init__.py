@@ -137,7 +137,7 @@ outbox_table = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("written_at", _UTC, server_default=Ago(literal(0, literal_execute=True)), nullable=False),
     Column("refused", Text, comment="Why the brokers did not take it."),
-    # The last one: to read what stands behind a large value, SQLite reads the value.
+    # The last column: to read a column behind a large value, SQLite reads the value.
     Column("messages", _ASCII, nullable=False, comment="A SendRequest of txmsg.v1, in base64."),
     Index("txmsg_outbox_seq", "group_name", "seq"),
     Index("txmsg_outbox_key", "group_name", "ordering_key"),

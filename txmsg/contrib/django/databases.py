@@ -32,6 +32,7 @@ def engine_of(using: str) -> Engine:
         settings["OPTIONS"].pop("pool", None)  # its connections go back to Django's pool, not to us
         own = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, using)
         own.connect()
+        # Django's connections are in autocommit; SQLAlchemy expects a transaction to begin with the first statement.
         own.set_autocommit(False)
         return own.connection
 

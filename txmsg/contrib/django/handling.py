@@ -59,6 +59,7 @@ class DjangoIdempotentHandler(GroupHandler):
                 f"{name_of(self.handler)} does not know its consumer group: put @subscribe(...) above @idempotent(), "
                 "or give @idempotent(group=...)"
             )
+        # Durable: Django refuses it inside another block, at whose end alone this one would commit.
         with transaction.atomic(using=self.using, durable=True):
             if not rows.record_message(self.using, group, message):
                 _log.info(

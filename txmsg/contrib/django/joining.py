@@ -42,7 +42,7 @@ def send(
     transaction decides. Returns the id of the message.
 
     Raises MisuseError outside of `atomic`, where no commit could decide, InvalidMessage, and BrokerUnavailable if the
-    message could not be stored: then nothing was written, and the block may go on without it. Raises
+    message could not be stored: then nothing was written, and the block may continue without it. Raises
     TransactionRefused or StorageError if the fence row could not be written: then the block rolls back.
     """
     if loops.is_running():
@@ -61,7 +61,7 @@ def send(
         )
     connection.validate_no_broken_transaction()  # before anything is stored
     producer = producer_of(using)
-    # Outside the try: if the broker cannot store the half, nothing was written, and the block may go on without it.
+    # Outside the try: if the broker cannot store the half, nothing was written, and the block may continue.
     half = producer.half([made])
     try:
         # Without its row the block must not commit, even if the caller catches the error.

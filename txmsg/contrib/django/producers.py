@@ -30,6 +30,7 @@ class _Producers:
         self._making = threading.Lock()
 
     def of(self, using: str) -> Producer:
+        # Without the lock first: each call of a decorated function comes here.
         found = self._made.get(using)
         if found is not None:
             return found

@@ -86,7 +86,7 @@ def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> boo
 
 
 def _id(using: str, value: UUID) -> UUID | str:
-    """As txmsg.checker.tables.ID has it."""
+    """Return an id as txmsg.checker.tables.ID stores it."""
     return value if connections[using].vendor == "postgresql" else value.hex
 
 

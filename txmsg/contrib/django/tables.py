@@ -26,6 +26,7 @@ class CreateTables(Operation):
         connection = schema_editor.connection
         dialect = _dialect_of(connection)
         for table in metadata.sorted_tables:
+            # `sqlmigrate` prints the SQL of all tables, whatever this database has.
             if schema_editor.collect_sql or table.name not in connection.introspection.table_names():
                 for statement in table_sql(table, dialect):
                     schema_editor.execute(statement, params=None)

@@ -154,6 +154,7 @@ class FieldsCodec(DictCodec):
         self._of = Fields(payload_type)
 
     def encode(self, payload: dict[str, Any]) -> bytes:
+        # Read again after encoding: `json_of` accepts values of other types than those of the fields.
         body = super().encode(payload)
         self.decode(body)
         return body
@@ -183,6 +184,7 @@ class PydanticCodec(Codec[P]):
         self._invalid = ValidationError
 
     def encode(self, payload: P) -> bytes:
+        # By default pydantic only warns of a value of another type, and encodes it.
         body = self._adapter.dump_json(payload, by_alias=True, warnings="error")
         self.decode(body)  # Validates what is sent: the model may have been changed since it was validated.
         return body

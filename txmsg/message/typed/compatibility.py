@@ -50,7 +50,7 @@ class _SchemaComparison:
                 kinds = " or ".join(dict.fromkeys(map(_kind, readable)))
                 yield f"{field or _WHOLE} is sent as {_kind(each)} and read as {kinds}"
             # A value has to match one of the reader's choices. If none is free of problems, those of the nearest are
-            # told.
+            # reported.
             elif all(found):
                 yield from min(found, key=len)
 

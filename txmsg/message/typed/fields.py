@@ -152,6 +152,7 @@ def _of_type(kind: type, what: str, value: Any) -> Any:
 
 
 def _float(value: Any) -> float:
+    # JSON does not distinguish 1 from 1.0, so a whole number is accepted; bool is excluded, a subclass of int.
     if type(value) not in (int, float):
         raise ValueError("must be a number")
     try:

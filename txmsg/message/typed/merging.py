@@ -28,7 +28,7 @@ class Resolving:
     def __init__(self, whole: Schema) -> None:
         self._whole = whole
         self._known: dict[int, tuple[Any, list[Schema]]] = {}
-        """By the `id` of a part. The part is kept with it, so that the id is not used again."""
+        """Parts with their choices, by `id`. The part is kept, so that its id is not reused."""
 
     def choices(self, part: Any) -> list[Schema]:
         """Return the schemas of which a value has to match one; none is a choice itself, or of several types."""

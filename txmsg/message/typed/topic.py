@@ -139,6 +139,7 @@ class Topic(Generic[P]):
             return {}
         return {
             "ce_specversion": "1.0",
+            # Not the message's id, which it gets only when it is sent.
             "ce_id": str(new_transaction_id()),
             "ce_source": str(self._source),
             "ce_type": self.name,
