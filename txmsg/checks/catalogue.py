@@ -36,6 +36,7 @@ def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scop
         if scope not in {None, scope_of(check.condition)}:
             continue
         held = holding(check.condition, samples, thresholds=thresholds) or {}
+        # The worst value is the smallest for `<`, else the greatest.
         sign = 1 if isinstance(check.condition, LevelCondition) and check.condition.sign == "<" else -1
         for value, labels in sorted((sign * value, sorted(labels)) for labels, value in held.items()):
             yield check.found(**{**dict(labels), VALUE: sign * value})

@@ -387,6 +387,8 @@ def _request_of(head: bytes, *, is_local: bool) -> _MetricsRequest | HttpAnswer:
     if values.get("content-length", "0") != "0" or "transfer-encoding" in values:
         return HttpAnswer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
     hosts = [value.strip() for name, _, value in fields if name.lower() == "host"]
+    # HTTP requires exactly one Host. On loopback, a foreign one comes from a browser, as the head of this module
+    # says.
     if len(hosts) != 1 or (is_local and not is_loopback(host_of(hosts[0]))):
         return HttpAnswer(
             HTTPStatus.MISDIRECTED_REQUEST, b"ask for localhost or 127.0.0.1: the Host of the request is another\n"

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 _log = EventLog(__name__)
 
+# Decision 0055: an answer is kept for 5 s, or 50 times as long as it took to read.
 FRESH_S: Final = 5.0
 """Seconds for which figures are not read again."""
 SHARE_MAX: Final = 0.02

@@ -93,6 +93,7 @@ class Setting:
         """Raises MisuseError unless a program may give this value for the field."""
         if value is None and self.default is None:
             return
+        # A text in place of a number is a mistake in a program, although sources give all values as texts.
         of_other_kind = isinstance(value, str) and self.kind not in {SettingKind.TEXT, SettingKind.CHOICE}
         if of_other_kind or _CONVERT[self.kind](value) is None or not self._allows(value):
             raise MisuseError(f"{self.name}={self.show(value)} is not {self.rule()}")

@@ -235,6 +235,7 @@ class Broker:
 def wait(looks: Iterator[None]) -> None:
     """Block until the looks end."""
     __tracebackhide__ = True
+    # Polled: the broker, logs and the test's own handlers have no event in common.
     for _ in looks:
         time.sleep(_LOOK_S)
 
