@@ -60,7 +60,7 @@ class HalfStore(Protocol):
     """The half messages of one Notify database, as the check loop sees them. Every call is its own transaction."""
 
     async def claim_due(self, askable: Sequence[Askable], *, limit: int, since: datetime | None) -> Claim:
-        """Claims at most `limit` halves that are due and answerable by one of `askable`, the longest due first.
+        """Claim at most `limit` halves that are due and answerable by one of `askable`, the longest due first.
 
         Due is since <= next_check_at <= now() of the database, and not parked; `since` None looks at all (the sweep).
         Answerable is: same group and same fence id (None equals None). One statement: FOR UPDATE SKIP LOCKED, and in
@@ -70,7 +70,7 @@ class HalfStore(Protocol):
         ...
 
     async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
-        """Ends the checks of these halves (next_check_at = null, parked_reason = the text of `reason`).
+        """End the checks of these halves (next_check_at = null, parked_reason = the text of `reason`).
 
         Halves that have been resolved meanwhile are passed over. Idempotent.
         """
@@ -79,7 +79,7 @@ class HalfStore(Protocol):
     async def park_abandoned(
         self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
     ) -> int:
-        """Parks (NO_CLIENT) at most `limit` halves with next_check_at < now() - overdue_s. Returns their number.
+        """Park (NO_CLIENT) at most `limit` halves with next_check_at < now() - overdue_s. Returns their number.
 
         A half is claimed by whichever broker has a client for it; so one that stays due has none anywhere.
         `groups` None means all groups but `except_groups`; otherwise only `groups`. FOR UPDATE SKIP LOCKED.
@@ -95,7 +95,7 @@ class CheckClients(Protocol):
         ...
 
     async def ask_client(self, half: DueHalf) -> TransactionState | None:
-        """Asks one client with the group and the fence id of `half`. May be cancelled. Any error counts as UNKNOWN.
+        """Ask one client with the group and the fence id of `half`. May be cancelled. Any error counts as UNKNOWN.
 
         None: the transaction was decided meanwhile.
         """
@@ -108,5 +108,5 @@ class Resolver(Protocol):
     async def end_transactions(
         self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
     ) -> None:
-        """Makes these outcomes final; returns when they are on disk. Raises the errors of EndTransactions."""
+        """Make these outcomes final; returns when they are on disk. Raises the errors of EndTransactions."""
         ...

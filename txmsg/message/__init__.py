@@ -158,7 +158,7 @@ def is_name(name: str) -> bool:
 
 
 def check_name(what: str, name: object) -> str:
-    """Returns `name` if it can name a topic or group; raises InvalidName otherwise. `what` names it in the error."""
+    """Return `name` if it can name a topic or group. Raises InvalidName otherwise. `what` names it in the error."""
     if isinstance(name, str) and is_name(name):
         return name
     why = _why_not(name, _ODD_IN_NAME) or f"it begins with {str(name)[0]!r}"
@@ -186,7 +186,7 @@ def is_tag(text: str) -> bool:
 
 
 def check_tag(tag: object) -> str:
-    """Returns `tag` if it is a valid tag; raises InvalidName otherwise."""
+    """Return `tag` if it is a valid tag. Raises InvalidName otherwise."""
     if isinstance(tag, str) and is_tag(tag):
         return tag
     why = _why_not(tag, _ODD_IN_TAG)
@@ -375,7 +375,7 @@ class Message:
             )
 
     def _copy_headers(self) -> None:
-        """Keeps a checked copy: later changes of the caller's dict must not reach a batch with others' messages."""
+        """Keep a checked copy: later changes of the caller's dict must not reach a batch with others' messages."""
         if not isinstance(self.headers, Mapping):
             raise InvalidMessage(f"headers must be a mapping of str to str, not {type(self.headers).__name__}")
         headers = dict(self.headers)

@@ -62,7 +62,7 @@ class Columns:
                 _fill(column, count, default)
 
     def extend(self, other: Columns) -> None:
-        """Appends the rows of `other`, which stays as it is."""
+        """Append the rows of `other`, which stays as it is."""
         count = len(self.transaction_id)
         for name in _REQUIRED:
             getattr(self, name).extend(getattr(other, name))

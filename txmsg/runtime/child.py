@@ -159,7 +159,7 @@ class Child:
         self._process.send_signal(signum)
 
     def write_line(self, line: str) -> None:
-        """Writes a line to its stdin."""
+        """Write a line to its stdin."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()

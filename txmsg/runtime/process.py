@@ -70,7 +70,7 @@ class LoopThread:
         self.loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
-        """Runs `work` on the loop and waits for its result. A timeout cancels it and raises TimeoutError."""
+        """Run `work` on the loop and wait for its result. A timeout cancels it and raises TimeoutError."""
         try:
             check_fork_was_told()
             if threading.current_thread() is self._thread:

@@ -144,7 +144,7 @@ def txmsg_clock(txmsg_broker: Broker) -> Clock:
 
 @pytest.fixture
 def txmsg_producer(txmsg_broker: Broker) -> Iterator[MakeProducer]:
-    """Makes producers at the test's broker, and closes them. See txmsg.testing.MakeProducer."""
+    """Make producers at the test's broker, and close them. See txmsg.testing.MakeProducer."""
     from txmsg.client.producer import Producer
 
     made: list[Producer] = []
@@ -165,7 +165,7 @@ def txmsg_producer(txmsg_broker: Broker) -> Iterator[MakeProducer]:
 
 @pytest.fixture
 def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
-    """Makes consumers at the test's broker, and closes them. See txmsg.testing.MakeConsumer."""
+    """Make consumers at the test's broker, and close them. See txmsg.testing.MakeConsumer."""
     from txmsg.client.consumer import Consumer
 
     made: list[Consumer] = []
@@ -188,7 +188,7 @@ def txmsg_consumer(txmsg_broker: Broker) -> Iterator[MakeConsumer]:
 
 @pytest.fixture
 def txmsg_async_producer(txmsg_broker: Broker) -> MakeAsyncProducer:
-    """Makes producers for coroutines at the test's broker. See txmsg.testing.MakeAsyncProducer."""
+    """Make producers for coroutines at the test's broker. See txmsg.testing.MakeAsyncProducer."""
     from txmsg.client.async_producer import AsyncProducer
 
     def make(
@@ -203,7 +203,7 @@ def txmsg_async_producer(txmsg_broker: Broker) -> MakeAsyncProducer:
 
 @pytest.fixture
 def txmsg_async_consumer(txmsg_broker: Broker) -> MakeAsyncConsumer:
-    """Makes consumers for coroutines at the test's broker. See txmsg.testing.MakeAsyncConsumer."""
+    """Make consumers for coroutines at the test's broker. See txmsg.testing.MakeAsyncConsumer."""
     from txmsg.client.async_consumer import AsyncConsumer
 
     def make(group: str | None = None, *, concurrency: int = 4, visibility_timeout_s: float = 60.0) -> AsyncConsumer:
@@ -220,7 +220,7 @@ def txmsg_async_consumer(txmsg_broker: Broker) -> MakeAsyncConsumer:
 
 @pytest.fixture
 def txmsg_app(txmsg_broker: Broker) -> RunApp:
-    """Runs applications at the test's broker. See txmsg.testing.RunApp."""
+    """Run applications at the test's broker. See txmsg.testing.RunApp."""
     from txmsg.testing.applications import AppRun
 
     def run(app: Txmsg, *, overrides: Overrides | None = None) -> AppRun:

@@ -97,7 +97,7 @@ _SET_LOCAL = select(
 
 @contextmanager
 def _bounded_lock_wait(connection: Connection) -> Iterator[None]:
-    """Limits the waits on this connection where only the session can say so, and puts the old limit back."""
+    """Limit lock waits on this connection, where only the session has such a limit, and restore the old one."""
     match connection.dialect.name:
         case "postgresql":
             yield  # per transaction, see transaction

@@ -58,7 +58,7 @@ async def in_session_async(session: AsyncSession, step: Callable[..., T], *args:
 
 
 def commit_after(session: Session, step: Callable[[], None]) -> None:
-    """Commits. `step` runs during the commit, after all other listeners to `before_commit`."""
+    """Commit. `step` runs during the commit, after all other listeners to `before_commit`."""
     with _last_before_commit(session, step):
         session.commit()
 

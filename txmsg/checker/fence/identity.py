@@ -43,7 +43,7 @@ def fence_id(connection: Connection) -> UUID:
 
 
 def renew_fence_id(connection: Connection) -> UUID:
-    """Gives a copy of a database a fence id of its own, before its services start; the old one goes with it.
+    """Give a copy of a database a fence id of its own, before its services start; the old one goes with it.
 
     Until then the copy answers checks for the transactions of the original. Use it in copies only: in a database whose
     services run, half messages that are undecided at this moment could not be checked, and would be parked.

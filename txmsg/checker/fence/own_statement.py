@@ -49,7 +49,10 @@ class OwnStatement:
     def execute(
         self, connection: Connection, values: Mapping[str, object], schemas: Mapping[str | None, str | None] | None
     ) -> int:
-        """Returns how many rows it has written. schemas: their `schema_translate_map`; None: that of the connection."""
+        """Execute the INSERT and return the number of rows written.
+
+        schemas: their `schema_translate_map`; None: that of the connection.
+        """
         if _is_heard(connection):
             options = {} if schemas is None else {"schema_translate_map": schemas}
             return connection.execute(self._statement, dict(values), execution_options=options).rowcount

@@ -54,7 +54,7 @@ class FenceStore(ABC, Generic[O_co]):
         """
 
     def check(self, message: ReceivedMessage) -> TransactionState:
-        """Implements CheckMessageListener."""
+        """Implement CheckMessageListener."""
         return self.outcome(message.transaction_id)
 
 
@@ -76,5 +76,5 @@ class AsyncFenceStore(ABC, Generic[O_co]):
         """See `FenceStore.outcome`."""
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
-        """Implements CheckMessageListener."""
+        """Implement CheckMessageListener."""
         return await self.outcome(message.transaction_id)

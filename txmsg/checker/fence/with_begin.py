@@ -37,7 +37,7 @@ def not_begun(connection: Connection) -> Any:
 
 
 def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[str, object]) -> int:
-    """Sends BEGIN with a statement, whose parameters are written as `%(name)s`. Returns how many rows it has written.
+    """Send BEGIN with a statement, whose parameters are written as `%(name)s`. Return the number of rows written.
 
     Errors are those of any statement of SQLAlchemy's connection.
     """

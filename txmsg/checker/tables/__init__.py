@@ -193,7 +193,7 @@ def create_tables(bind: AsyncEngine | AsyncConnection | AsyncConnect) -> Corouti
 def create_tables(
     bind: Engine | Connection | Connect | AsyncEngine | AsyncConnection | AsyncConnect,
 ) -> Coroutine[Any, Any, None] | None:
-    """Creates the missing tables of txmsg in a business database: fence, outbox and inbox.
+    """Create the missing tables of txmsg in a business database: fence, outbox and inbox.
 
     bind: an Engine; or a Connection, in whose transaction they are created, as in an Alembic migration:
     `create_tables(op.get_bind())`; or the asynchronous kind of either: then await the result; or a function that opens
@@ -309,7 +309,7 @@ _LOCK_WAIT_S: Final = 60
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Excludes other processes that create tables: on PostgreSQL two concurrent CREATE TABLE IF NOT EXISTS can fail."""
+    """Exclude other processes that create tables: on PostgreSQL two concurrent CREATE TABLE IF NOT EXISTS can fail."""
     match connection.dialect.name:
         case "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))

@@ -23,7 +23,7 @@ Handler = Callable[..., Any]
 def idempotent(
     using: str = DEFAULT_DB_ALIAS, *, group: str | None = None
 ) -> Callable[[Handler], DjangoIdempotentHandler]:
-    """Decorates a handler: its effects in the database `using` happen once per message and consumer group.
+    """Decorate a handler: its effects in the database `using` happen once per message and consumer group.
 
     Under `subscribe` its parameters are filled as without it; called by itself, it takes the message. It runs in
     `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox, and in which it may

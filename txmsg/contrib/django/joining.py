@@ -31,7 +31,7 @@ def send(
     tag: str | None = None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> MessageId:
-    """Sends a message, or a value for a topic, if and only if the block of `atomic(using)` around the call commits.
+    """Send a message, or a value for a topic, if and only if the block of `atomic(using)` around the call commits.
 
     The half message is stored at once, and the fence row is written in the same transaction: so the value may have ids
     that the database has just generated. It is delivered when the outermost block has committed, and dropped if the

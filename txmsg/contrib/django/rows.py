@@ -28,7 +28,7 @@ _SELECT_KEPT = f"SELECT 1 FROM {outbox_table.name} WHERE group_name = %s AND ord
 
 
 def write_fence(using: str, transaction_id: TransactionId, fence_id: UUID) -> None:
-    """Writes the fence row of a transaction. Raises TransactionRefused, StorageError without the table."""
+    """Write the fence row of a transaction. Raises TransactionRefused, StorageError without the table."""
     try:
         written = _execute(using, INSERT_FENCE, _id(using, transaction_id), _id(using, fence_id))
     except DatabaseError as exc:
@@ -51,7 +51,7 @@ def is_fence_written(using: str, transaction_id: TransactionId) -> bool:
 
 
 def write_kept(using: str, group: str, transaction_id: TransactionId, key: str | None, messages: str) -> None:
-    """Writes a row of the outbox. Raises StorageError without the table, MessageTooLarge."""
+    """Write a row of the outbox. Raises StorageError without the table, MessageTooLarge."""
     if len(messages) > PACKET_CHECKED_BYTES and connections[using].vendor == "mysql":
         with connections[using].cursor() as cursor:
             cursor.execute("SELECT @@max_allowed_packet")

@@ -43,7 +43,7 @@ def transactional_message(
     when_away: WhenAway = "raise",
     wait: bool = False,
 ) -> Callable[[F], F]:
-    """Decorates a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
+    """Decorate a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
 
     Inside another `atomic()`, as with ATOMIC_REQUESTS, the message waits for the outermost one, and is dropped if the
     savepoint in which it was sent is rolled back. If an outer block is rolled back, a check-back of the broker resolves

@@ -46,7 +46,7 @@ def subscribe(
     batch: int | None = None,
     rate: float | None = None,
 ) -> Callable[[H], H]:
-    """Decorates a handler of a consumer group, a plain function in the module `handlers` of an app.
+    """Decorate a handler of a consumer group, a plain function in the module `handlers` of an app.
 
     `manage.py txmsg_worker` runs it, on a thread with its own database connection. Its parameters are filled as those
     of `Txmsg.subscribe`: the message, or by their annotations the payload, fields of it, a logger, or what `Depends`

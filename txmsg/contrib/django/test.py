@@ -89,7 +89,7 @@ class BrokerMixin:
             self.addCleanup(stack.pop_all().close)  # type: ignore[attr-defined]
 
     def run_handlers(self, *groups: str, dead: int = 0, jump: bool = False) -> None:
-        """Runs the handlers of these groups (default: of all) until they have handled all messages; otherwise fails.
+        """Run the handlers of these groups (default: of all) until they have handled all messages; otherwise fail.
 
         dead, jump: as in `Broker.wait_until_idle`.
         """

@@ -11,7 +11,7 @@ def is_pattern(text: str) -> bool:
 
 
 def check_topics(text: object) -> str:
-    """Returns the name of a topic, or a prefix and `*`; raises InvalidName for any other text."""
+    """Return the text if it names a topic, or is a prefix and `*`. Raises InvalidName otherwise."""
     if isinstance(text, str) and is_pattern(text):
         if text != "*":
             check_name("topic", text[:-1])
