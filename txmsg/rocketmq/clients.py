@@ -65,7 +65,8 @@ class GatewayClients:
         self._clients: dict[str, GatewayClient] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
         self._checks: defaultdict[tuple[str, bytes], set[asyncio.Future[TransactionState]]] = defaultdict(set)
-        """By topic and transaction id, so that a right to end transactions of one topic decides no other."""
+        """Waiting checks by topic and transaction id, so that a right to end transactions of one topic decides no
+        other."""
 
     @property
     def count(self) -> int:

@@ -58,6 +58,8 @@ def deny(*, principal: str, action: str, name: str, ask: AskBroker, as_json: boo
     rule = parse_rule(principal, action, name)
     denied = ask(RulesService.deny, rule)
     if as_json:
+        # Removing a rule does not forbid: a prefix or a role may still allow it, which an operator who denies must
+        # learn.
         still = None if denied.still is None else _values(denied.still)
         click.echo(json_text({"rule": _values(rule), "changed": denied.changed, "still_allowed_by": still}))
         return

@@ -99,6 +99,7 @@ def _check_hosts(servers: Sequence[str]) -> None:
 
 def _authority(directory: Path) -> trustme.CA:
     certificate, key = directory / f"{_AUTHORITY}.pem", directory / f"{_AUTHORITY}.key"
+    # One of them cannot be completed: a new CA would replace the one that clients may trust already.
     if certificate.exists() != key.exists():
         raise MisuseError(f"{directory} has only one of {certificate.name} and {key.name}: give another --dir")
     if certificate.exists():

@@ -161,6 +161,7 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
         broker, AdminService.resume_halves, ResumeHalves(transaction_id=transaction_id, group=group)
     ).resumed
     if transaction_id and not resumed:
+        # Nothing was resumed: the transaction is either unknown, which `_found` raises, or simply not parked.
         next_check_at = _found(broker, transaction_id).halves[0].next_check_at
         raise MisuseError(
             f"transaction {transaction_id} is not parked: its next check comes at {seconds(next_check_at)}"
@@ -175,6 +176,7 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
 
 def _decide(broker: str, transaction_id: UUID, reason: str, *, committed: bool, yes: bool, as_json: bool) -> None:
     if not yes:
+        # Looked up before the question, so that the operator sees what is decided for good.
         found = _found(broker, transaction_id)
         count = f"more than {len(found.halves)}" if found.next else f"{len(found.halves)}"
         topics = ", ".join(sorted({half.topic for half in found.halves}))

@@ -118,6 +118,7 @@ def _messages(
             error, of = fetched.error, fetched.queue
             if error is not None:
                 following = offset_after(error, at[of])
+                # A gap with a known end is skipped; any other error, such as a log that is away, ends the command.
                 if following is None:
                     if not isinstance(error, OffsetOutOfRange):
                         raise error

@@ -93,6 +93,7 @@ def relay(*, database: str, group: str, brokers: str, as_json: bool) -> None:
     engine = engine_of(database)
     with usable(engine):
         relayed = asyncio.run(
+            # With the kind of driver that the URL names: it may be the only one that is installed.
             _relayed(create_async_engine(database) if engine.dialect.is_async else engine, group, brokers)
         )
     left = next((each for each in _on(database, rows.waiting) if each.group == group), None)

@@ -141,6 +141,7 @@ def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: AskBro
         is_latest = version == max(versions, default=0)
         left = [each for each in versions if each != version]
         print_dry_run({"topic": topic, "version": version, "is_latest": is_latest, "left": left}, as_json=as_json)
+        # Also as a dry run, so that a refusal is shown before the real call.
         ask(SchemasService.delete, deletion)
         return
     if not yes:

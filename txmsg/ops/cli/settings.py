@@ -109,11 +109,11 @@ class ProcessSettings(Generic[T]):
         return self.all()[name].value
 
     def all(self) -> dict[str, SettingValue]:
-        """Every setting by name."""
+        """Return every setting by name."""
         return {each.name: self.given.get(each.name, SettingValue(each.default)) for each in self.catalogue}
 
     def sources(self) -> dict[str, str]:
-        """The source of each setting that differs from its default."""
+        """Return the source of each setting that differs from its default."""
         return {name: each.source for name, each in self.given.items()}
 
     def make(self, **others: object) -> T:

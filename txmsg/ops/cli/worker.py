@@ -122,6 +122,7 @@ def worker(
     )
     log = StderrLines()
     supervisor = Supervisor(plan, lambda name, line: log(with_name(name, line)))
+    # An event, not an exception: the supervisor ends its children in order, wherever a signal meets it.
     stop = threading.Event()
 
     async def figures() -> Figures:

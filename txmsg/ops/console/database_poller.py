@@ -152,7 +152,7 @@ class DatabasePoller:
         return self.database.name
 
     def age_s(self) -> float | None:
-        """The age of the snapshot in seconds; None without one."""
+        """Return the age of the snapshot in seconds; None without one."""
         return None if self.snapshot is None else time.monotonic() - self.snapshot.taken_at
 
     def note_visit(self) -> None:

@@ -21,7 +21,7 @@ _DIRECTORY: Final = Path(__file__).parent / "texts"
 
 @cache
 def texts(language: str) -> Mapping[str, str]:
-    """Texts by SECTION.NAME; `{...}` is filled in where they are used."""
+    """Return the texts by SECTION.NAME; `{...}` is filled in where they are used."""
     found = tomllib.loads((_DIRECTORY / f"{language}.toml").read_text(encoding="utf-8"))
     return {f"{section}.{name}": text for section, values in found.items() for name, text in values.items()}
 

@@ -81,7 +81,7 @@ class ProbedCluster:
     figures: ExportedFigures
 
     def groups(self) -> groups.ProbedGroups:
-        """The consumer groups."""
+        """Return the consumer groups."""
         return groups.all_groups(NotifyAdministration(self.ask))
 
 
@@ -116,7 +116,7 @@ def asked(ask_at: Callable[[str], AskBroker], address: str) -> ProbedCluster:
 
 
 def broker_addresses(cluster: ProbedCluster) -> Iterator[Finding]:
-    """Every broker answers at its advertised address, and none at that of another one."""
+    """Check that every broker answers at its advertised address, and none at that of another one."""
     for answer in cluster.answers:
         broker = answer.broker
         if answer.figures is None:
@@ -126,7 +126,7 @@ def broker_addresses(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def releases(cluster: ProbedCluster) -> Iterator[Finding]:
-    """All brokers and this command have the same release."""
+    """Check that all brokers and this command have the same release."""
     by_release: dict[str, list[str]] = {}
     for answer in cluster.answers:
         by_release.setdefault(answer.broker.release, []).append(answer.broker.id)
@@ -139,7 +139,7 @@ def releases(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def client_releases(cluster: ProbedCluster) -> Iterator[Finding]:
-    """Clients have the same release as the brokers."""
+    """Check that clients have the same release as the brokers."""
     brokers = {answer.broker.release for answer in cluster.answers}
     found = cluster.ask(ClusterService.clients, ClientQuery(limit=_CLIENTS_MAX))
     by_release: dict[str, list[ClientSummary]] = {}
@@ -163,7 +163,7 @@ def client_releases(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def broker_clocks(cluster: ProbedCluster) -> Iterator[Finding]:
-    """The clocks of brokers and of this machine are equal."""
+    """Check that the clocks of brokers and of this machine are equal."""
     for answer in cluster.answers:
         if answer.figures is not None:
             yield from different_clock(
@@ -172,14 +172,14 @@ def broker_clocks(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def drained_brokers(cluster: ProbedCluster) -> Iterator[Finding]:
-    """No broker is drained."""
+    """Check that no broker is drained."""
     for broker in cluster.state.brokers:
         if broker.state == "draining":
             yield BROKER_DRAINED.found(broker=broker.id)
 
 
 def undelivered_queues(cluster: ProbedCluster) -> Iterator[Finding]:
-    """Each queue is delivered by a broker, at the latest some seconds after it was created or its broker died."""
+    """Check that each queue is delivered by a broker, at most some seconds after it was created or its broker died."""
     state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
     # Brokers assign the queues of a dead broker, and new ones, within seconds: that is no finding.
     while state.queues_unassigned and time.monotonic() < deadline:
@@ -219,7 +219,7 @@ def thresholds_of(ask: AskBroker) -> Thresholds:
 
 
 def _unchecked(cluster: ProbedCluster, overdue: Finding) -> Iterator[Finding]:
-    """Return the groups whose checks are overdue because no client can answer them."""
+    """Yield the groups whose checks are overdue because no client can answer them."""
     page = cluster.ask(AdminService.list_halves, HalfQuery(limit=_HALVES_MAX))
     now = datetime.now(UTC)
     counts = Counter(half.group for half in page.halves if not half.n and half.is_unanswerable(now))
@@ -237,7 +237,7 @@ def _unchecked(cluster: ProbedCluster, overdue: Finding) -> Iterator[Finding]:
 
 
 def unread_groups(cluster: ProbedCluster) -> Iterator[Finding]:
-    """Each group with waiting messages has a consumer."""
+    """Check that each group with waiting messages has a consumer."""
 
     def members(group: GroupSummary) -> int:
         asked = (cluster.ask_at(answer.broker.address) for answer in cluster.answers if answer.figures)
@@ -247,7 +247,7 @@ def unread_groups(cluster: ProbedCluster) -> Iterator[Finding]:
 
 
 def unused_topics(cluster: ProbedCluster) -> Iterator[Finding]:
-    """Each topic that a group reads has had a message."""
+    """Check that each topic that a group reads has had a message."""
     read = {lag.topic: group.group for group in cluster.groups().found for lag in group.topics}
     named, after = 0, ""
     for _ in range(_TOPIC_PAGES_MAX):

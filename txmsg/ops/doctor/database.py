@@ -117,7 +117,7 @@ def address_of_a_broker(url: str) -> str | None:
 
 
 def database_reachable(url: str) -> Iterator[Finding]:
-    """The database answers, and has the tables of txmsg."""
+    """Check that the database answers, and has the tables of txmsg."""
     try:
         revision = migrate.current(url)
     except StorageError as exc:
@@ -132,18 +132,21 @@ def database_reachable(url: str) -> Iterator[Finding]:
 
 
 def live_broker(database: ProbedDatabase) -> Iterator[Finding]:
-    """A broker is alive, and not drained."""
+    """Check that a broker is alive, and not drained."""
     if not database.rows("select from txmsg.broker where state = 'active' and expires_at > now()"):
         yield NOBODY_DELIVERS.found("no broker of this database is alive, or all are drained")
 
 
 def database_settings(database: ProbedDatabase) -> Iterator[Finding]:
-    """Everything that `txmsg db check` covers: version, encoding, fsync, rights, standbys, schema."""
+    """Check everything that `txmsg db check` covers: version, encoding, fsync, rights, standbys, schema."""
     yield from (row.finding for row in migrate.check(database.url) if row.finding is not None and not row.ok)
 
 
 def durability(database: ProbedDatabase) -> Iterator[Finding]:
-    """Pages survive a crash of the machine. (A broker sets synchronous_commit itself, by the topic's durability.)"""
+    """Check that pages survive a crash of the machine.
+
+    Does not check synchronous_commit: a broker sets it itself, by the topic's durability.
+    """
     off = {
         row.name
         for row in database.rows(
@@ -157,7 +160,7 @@ def durability(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def autovacuum(database: ProbedDatabase) -> Iterator[Finding]:
-    """Autovacuum runs."""
+    """Check that autovacuum runs."""
     for row in database.rows(
         "select name from pg_settings where name in ('autovacuum', 'track_counts') and setting = 'off'"
     ):
@@ -165,7 +168,7 @@ def autovacuum(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def connections(database: ProbedDatabase) -> Iterator[Finding]:
-    """The server has free connections, and enough for all its brokers."""
+    """Check that the server has free connections, and enough for all its brokers."""
     [row] = database.rows(
         "select count(*) filter (where a.backend_type = 'client backend') as used, "
         "       count(*) filter (where a.application_name like 'txmsg%%') as own, "
@@ -189,7 +192,7 @@ def connections(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def replication_slots(database: ProbedDatabase) -> Iterator[Finding]:
-    """Each slot has a reader, and retains neither too much of the write-ahead log nor too little."""
+    """Check that each slot has a reader, and retains neither too much of the write-ahead log nor too little."""
     for slot in database.rows(_SLOTS):
         is_own = slot.name.startswith("txmsg_")
         if slot.wal_status == "lost":
@@ -211,7 +214,7 @@ def replication_slots(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def failover_slots(database: ProbedDatabase) -> Iterator[Finding]:
-    """Standbys receive commits before mirrors do."""
+    """Check that standbys receive commits before mirrors do."""
     if database.session.info.server_version < _FAILOVER_FROM:
         return
     [row] = database.rows(
@@ -226,7 +229,7 @@ def failover_slots(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def long_transactions(database: ProbedDatabase) -> Iterator[Finding]:
-    """No transaction has been open for minutes."""
+    """Check that no transaction has been open for minutes."""
     found = database.rows(_OPEN, _OPEN_S_MAX)
     for row in found:
         yield LONG_TRANSACTION.found(pid=row.pid, who=row.who, state=row.state, value=round(row.open_s))
@@ -244,7 +247,7 @@ def long_transactions(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def invalid_indexes(database: ProbedDatabase) -> Iterator[Finding]:
-    """Every index can be used."""
+    """Check that every index can be used."""
     for row in database.rows(
         "select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid "
         " where c.relnamespace = 'txmsg'::regnamespace and not (i.indisvalid and i.indisready) order by 1"
@@ -253,7 +256,7 @@ def invalid_indexes(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def dead_rows(database: ProbedDatabase) -> Iterator[Finding]:
-    """No table holds far more dead rows than autovacuum leaves."""
+    """Check that no table holds far more dead rows than autovacuum leaves."""
     for row in database.rows(
         "select relname as name, n_dead_tup as dead, n_live_tup as live from pg_stat_user_tables "
         " where schemaname = 'txmsg' and n_dead_tup > %s and n_dead_tup > n_live_tup / 2 order by n_dead_tup desc",
@@ -263,21 +266,21 @@ def dead_rows(database: ProbedDatabase) -> Iterator[Finding]:
 
 
 def transaction_ids(database: ProbedDatabase) -> Iterator[Finding]:
-    """The database is far from using up its transaction ids."""
+    """Check that the database is far from using up its transaction ids."""
     [row] = database.rows("select age(datfrozenxid) as age from pg_database where datname = current_database()")
     if row.age > _AGE_MAX:
         yield TRANSACTION_IDS.found(value=row.age)
 
 
 def database_clock(database: ProbedDatabase) -> Iterator[Finding]:
-    """The clocks of the database and of this machine are equal."""
+    """Check that the clocks of the database and of this machine are equal."""
     begun = time.time()
     [row] = database.rows("select extract(epoch from clock_timestamp())::float8 as now")
     yield from different_clock("the database", row.now, begun, time.time())
 
 
 def data_directory(database: ProbedDatabase) -> Iterator[Finding]:
-    """The disk of the database has free space, and no other user can read its files.
+    """Check that the disk of the database has free space, and that no other user can read its files.
 
     Needs a server on this machine and a role that may see its path.
     """
@@ -295,7 +298,7 @@ def _directory(database: ProbedDatabase) -> Iterator[Path]:
 
 
 def mirrors(database: ProbedDatabase) -> Iterator[Finding]:
-    """Each mirror has its slot, mirrors all its queues, and is not behind."""
+    """Check that each mirror has its slot, mirrors all its queues, and is not behind."""
     for row in database.rows("select name from txmsg.mirror order by name"):
         found = mirror.status(database.session, row.name)
         if found.slot is None:

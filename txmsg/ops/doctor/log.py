@@ -32,12 +32,12 @@ class ProbedLog:
     access: LogAccess
 
     def groups(self) -> groups.ProbedGroups:
-        """Its groups."""
+        """Return the log's groups."""
         return groups.all_groups(LogAdministration(self.access))
 
     @cached_property
     def state(self) -> LogState:
-        """Its state, and that of its server."""
+        """The state of the log and of its server."""
         return log_state(self.access)
 
     @property
@@ -62,7 +62,7 @@ def probe_log(where: str) -> Iterator[Finding]:
 
 
 def log_opens(where: str) -> Iterator[Finding]:
-    """The log can be read."""
+    """Check that the log can be read."""
     try:
         with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
             access.topics()
@@ -83,14 +83,14 @@ def log_server(log: ProbedLog) -> Iterator[Finding]:
 
 
 def log_directory(log: ProbedLog) -> Iterator[Finding]:
-    """The directory of a log has free space, and no other user can look into it."""
+    """Check that the directory of a log has free space, and that no other user can read it."""
     if Path(log.where).is_dir():
         yield from free_space(Path(log.where), "the log")
         yield from looked_into(Path(log.where), "the log")
 
 
 def log_groups(log: ProbedLog) -> Iterator[Finding]:
-    """Each group with waiting messages has a member, and none has dead letters."""
+    """Check that each group with waiting messages has a member, and none has dead letters."""
     yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
     yield from groups.dead(log.groups())
 

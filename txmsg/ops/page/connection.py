@@ -95,7 +95,7 @@ class BrowserConnection(H11Protocol):
         """True while an answer is complete and not all of it has been sent."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As asyncio has it."""
+        """Implement asyncio.Protocol."""
         super().connection_made(transport)
         self._watched.connections.add(self)
         self._place = self._watched.table.enter(self.client[0] if self.client else "", lambda _: transport.abort())
@@ -103,7 +103,7 @@ class BrowserConnection(H11Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio has it."""
+        """Implement asyncio.Protocol."""
         if self._place is None or not self._place.is_in:
             return
         self._watched.table.spoken(self._place)
@@ -111,7 +111,7 @@ class BrowserConnection(H11Protocol):
         self._note_request()
 
     def on_response_complete(self) -> None:
-        """As uvicorn has it."""
+        """Extend uvicorn's method."""
         self._full_at, self._full_bytes = self.loop.time(), self.transport.get_write_buffer_size()
         self._is_leaving = self._full_bytes > 0
         self._stays_stranger = False
@@ -123,12 +123,12 @@ class BrowserConnection(H11Protocol):
         self._note_request()  # one that had come before this answer was complete
 
     def pause_writing(self) -> None:
-        """As asyncio has it."""
+        """Implement asyncio.Protocol."""
         super().pause_writing()
         self._full_at, self._full_bytes = self.loop.time(), self.transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio has it."""
+        """Implement asyncio.Protocol."""
         self._watched.connections.discard(self)
         if self._place is not None:
             self._watched.table.leave(self._place)

@@ -65,7 +65,7 @@ class PageServer(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn has it."""
+        """Shut down as uvicorn does."""
         if self._watching is not None:
             self._watching.cancel()
         await super().shutdown(sockets)

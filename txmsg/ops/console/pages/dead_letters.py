@@ -52,6 +52,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
 
 async def _select(look: PageContext) -> Selection:
     which = _which(look)
+    # An empty form is more likely a mistake than the wish to redrive or purge every group.
     if which == DeadLetterFilter():
         raise MisuseError(look.t("dead_letters.which_one"))
     return await look.ask_broker(DeadLettersService.count, which)

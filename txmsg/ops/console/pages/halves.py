@@ -88,7 +88,7 @@ async def _check(look: PageContext) -> str:
 
 
 def _deciding(outcome: str) -> ConsoleAction:
-    """Commit or rollback."""
+    """Return the action that commits, or rolls back, a half message."""
 
     async def confirm(look: PageContext) -> Confirmation:
         found = await _halves(look)
@@ -114,6 +114,7 @@ def _deciding(outcome: str) -> ConsoleAction:
 
     async def perform(look: PageContext) -> str:
         transaction_id, reason = _transaction(look), look.values.get("reason", "").strip()
+        # A form can be posted without its required field, and a final decision must have a reason.
         if not reason:
             raise MisuseError(look.t("halves.no_reason"))
         decision = HalfDecision(transaction_id=transaction_id, commit=outcome == "commit", reason=reason)

@@ -1,4 +1,4 @@
-"""One Notify database at a glance: rates, waiting messages, and what needs an operator."""
+"""An overview of one Notify database: rates, waiting messages, and findings that need an operator."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 def _count(snapshot: DatabaseSnapshot, name: str, named: set[str]) -> str:
     """Return the number of findings. A broker of an older release only tells whether there are more than it names."""
     count = snapshot.whole(name)
+    # Metrics name a bounded number of groups and topics; the rest is one series with the label OTHER.
     return f"{len(named - {OTHER}):,}" + ("+" if OTHER in named else "") if count is None else f"{count:,.0f}"
 
 

@@ -68,6 +68,8 @@ async def _version(look: PageContext) -> tuple[SettingsInUse, str]:
     """Return the current value, and the version that a change is based on: that at the opening of its dialog."""
     name = look.path["name"]
     found, changes = await look.ask_broker(SettingsService.show, Nothing()), await _history(look, name)
+    # The dialog sends the version back: if another operator changes the setting meanwhile, the broker refuses this
+    # change.
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
 
 
