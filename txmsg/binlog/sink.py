@@ -47,7 +47,7 @@ class QueueTail(NamedTuple):
 def content_crc(row: TableRow) -> int:
     """Return a checksum of a message's contents and their lengths: equal for the table and for the log."""
     try:
-        # Equal headers may be packed in another way by somebody else's client, and a log may keep them one by one.
+        # Equal headers may be packed in another way by another client, and a log may keep them one by one.
         headers = pack_headers(unpack_headers(row.headers))
     except ProtocolError:
         headers = row.headers

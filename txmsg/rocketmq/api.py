@@ -277,7 +277,7 @@ class Api:
             await self._routes.queues(topic, pb.Endpoints())
         except UnknownTopic:
             return True
-        except (CallRefused, TxmsgError):  # a broker is away: nobody knows
+        except (CallRefused, TxmsgError):  # a broker is away: it may exist
             return False
         return False
 

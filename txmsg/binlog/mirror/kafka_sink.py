@@ -84,7 +84,7 @@ class KafkaSink:
     def tails(self, queues: Sequence[tuple[str, int]]) -> list[QueueTail | Exception]:
         try:
             return self._tails(queues)
-        except UnknownTopic as exc:  # deleted meanwhile: whoever looks again finds none
+        except UnknownTopic as exc:  # deleted meanwhile: the next look finds none
             raise BrokerUnavailable(str(exc)) from exc
 
     def _tails(self, queues: Sequence[tuple[str, int]]) -> list[QueueTail | Exception]:

@@ -122,7 +122,7 @@ class KafkaTopics:
                 if error is None:
                     yield queue, message
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(queue)  # or a transaction is open there: nobody gets what comes then
+                    left.discard(queue)  # or a transaction is open there: readers get nothing behind it
                 else:
                     raise StorageError(f"{self._name}: {queue} cannot be read: {error.str()}")
 

@@ -65,7 +65,7 @@ class _QueueWalk:
             try:
                 frame = self._log.frame(cell, *self._queue)
             except (Damaged, FileNotFoundError) as exc:
-                if cell.position >= self._log.begin_position():  # else it was deleted since: retention goes on
+                if cell.position >= self._log.begin_position():  # else retention has deleted it meanwhile
                     self.damaged.append((cell.base, cell.end))
                     self._note("damaged", cell.base, cell.end, str(exc))
                     at = max(at or 0, cell.end)

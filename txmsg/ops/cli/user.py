@@ -52,7 +52,7 @@ _roles_option = click.option(
 def make_first_user(url: str, out: Path) -> None:
     """Create the user `admin` in a database without users, and write its token to a file.
 
-    For the embedded database, of which nobody else knows the URL.
+    For the embedded database, whose URL only this process knows.
     """
     from txmsg.ops.cli.access import asker_of_storage  # with txmsg[broker] only
 
@@ -64,7 +64,7 @@ def make_first_user(url: str, out: Path) -> None:
     if is_first or begun.exists():  # else who was stopped between making and writing its token would lock everybody out
         _check_out(out, replaces=True)
         # Marks a token that is about to be made. If the process dies before the token is in its file, the next start
-        # finds the mark and rotates the token; otherwise nobody could log in any more.
+        # finds the mark and rotates the token; otherwise no user could ever log in.
         begun.touch(mode=0o600)
         if is_first:
             issued = ask(AccessService.create_user, NewUser(name="admin", roles=[ADMIN]))

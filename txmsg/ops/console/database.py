@@ -30,8 +30,8 @@ class DatabaseBrokers:
 
     def __init__(self, name: str, addresses: Sequence[str], *, token: str = "") -> None:
         self.name = name
-        # A token goes before a certificate: one that nobody has makes the certificate of the environment stand for no
-        # user, at each connection. Servers that let in everybody with a certificate do not look at it.
+        # Brokers look at a token before a certificate: a random one, sent at each connection, keeps the certificate of
+        # the environment from standing for a user. Servers that admit every certificate ignore it.
         self.token = token or (new_token().text if client_context(None) is not None else "")
         self._given = list(addresses)
         self._others: list[str] = []

@@ -38,7 +38,7 @@ class PageServer(uvicorn.Server):
                 server_header=False,
                 lifespan="off",
                 ws="none",
-                # Not uvicorn's default, which believes whoever is on this machine who a request is from.
+                # Not uvicorn's default, which trusts every program of this machine about the origin of a request.
                 proxy_headers=_PROXIES in os.environ,
                 timeout_graceful_shutdown=_STOP_S,
             )

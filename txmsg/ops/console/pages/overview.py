@@ -178,7 +178,7 @@ def _points(watch: DatabasePoller, name: str) -> tuple[int, str]:
     value: float | None = None
     points = []
     for step in range(first, last + 1):
-        value = by_step.get(step, value)  # while nobody looks it is polled rarely
+        value = by_step.get(step, value)  # polled rarely while no browser looks
         points.append("" if value is None else f"{value:.4g}")
     return first * _STEP_S, ",".join(points)
 
