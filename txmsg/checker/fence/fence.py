@@ -64,7 +64,7 @@ class Fence:
     # ---- the business transaction
 
     def write(self, session: Session, transaction_id: TransactionId) -> None:
-        """Inserts the fence row in the transaction of `session`: it commits, or not, with the business effects.
+        """Insert the fence row in the transaction of `session`: it commits, or not, with the business effects.
 
         Call it first in the transaction, and outside any savepoint. The caller owns the transaction. Raises
         TransactionRefused when a check has decided ROLLBACK already (or the id was used before): roll back, and begin
@@ -75,12 +75,12 @@ class Fence:
         in_session(session, business_row.write, transaction_id, self.fence_id(), self._row_options)
 
     def _identify(self, session: Session) -> None:
-        """Reads the id in the session if it is not known: a pool of one has no other connection than the session's."""
+        """Read the id in the session if it is not known: a pool of one has no other connection than the session's."""
         if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
             self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
 
     def _own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
-        """Returns a function that checks whether the row of `write` is still in a connection's transaction."""
+        """Return a function that is True if the row of `write` is still in a connection's transaction."""
         return lambda connection: business_row.is_written(connection, transaction_id, self._row_options)
 
     # ---- the check
@@ -96,7 +96,7 @@ class Fence:
     # ---- upkeep
 
     def purge(self, older_than_s: Seconds, held: Callable[[list[TransactionId]], Collection[TransactionId]]) -> int:
-        """Deletes the rows that are older than `older_than_s` and not held by a broker. Returns their number.
+        """Delete the rows that are older than `older_than_s` and not held by a broker. Return their number.
 
         Age is by the database's clock. `held` gets up to 1,000 ids at a time and returns those that a Notify database
         still holds undecided: their rows are still needed (`held_by` asks the brokers). Its exceptions end the purge;
@@ -112,7 +112,7 @@ class Fence:
         return deleted
 
     def _run(self, step: Callable[..., T], *args: Any) -> T:
-        """Runs a step on a connection of our own. All steps are idempotent."""
+        """Run a step on a connection of our own. All steps are idempotent."""
         try:
             return on_engine(self.engine, step, *args)
         except exc.DBAPIError as error:
