@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import LiteralString, NamedTuple
 
@@ -56,7 +57,7 @@ class Shop(DemoStage):
         self.killable: Mapping[str, Callable[[], Child]] = {
             "broker": self.start_broker,
             "gateway": self._start_gateway,
-            "tailer": self._start_tailer,
+            "tailer": lambda: self.start_tailer(str(directory / "metaq")),
             "spark": self._start_spark,
             "go": self._start_go,
             "node": self._start_node,
@@ -86,11 +87,7 @@ class Shop(DemoStage):
 
     def _start_gateway(self) -> Child:
         where = ("--broker", self.broker_addresses, "--listen", self._gateway)
-        return self.start_program("gateway", "txmsg.ops.cli.main", "rocketmq", *where)
-
-    def _start_tailer(self) -> Child:
-        where = ("--storage", self.url("notify"), "--metaq", str(self.directory / "metaq"))
-        return self.start_program("tailer", "txmsg.ops.cli.main", "tailer", "run", *where, ready="tailing ")
+        return self.start_command("gateway", "rocketmq", *where)
 
     def _start_spark(self) -> Child:
         where = (str(self.directory / "metaq"), self.url("totals"), str(self.directory / "checkpoint"))
@@ -115,15 +112,10 @@ class Shop(DemoStage):
 
     def _start_foreign(self, name: str, command: Sequence[str], **env: str) -> Child:
         """Start a program that is not Python."""
-        before = self.children.get(name)
-        if before is None:
-            self._exits.callback(self._stop, name)
-        else:
-            before.stop()
-        log = self._logs / f"{name}.log"
         env = {"HOME": str(self.directory), **env}
-        self.children[name] = Child(name, command, env=env, log=log, ready="started", start=spawn_program)
-        return self.children[name]
+        log = self._logs / f"{name}.log"
+        make = partial(Child, name, command, env=env, log=log, ready="started", start=spawn_program)
+        return self.start_child(name, make)
 
     # ---- totals
 

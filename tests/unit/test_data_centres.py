@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,16 @@ import pytest
 from tests.no_process import NoAudience, ProcesslessChild
 from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
-from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, _CopyRun
+from txmsg.ops.demo.data_centres.supervisor import CopyRun, DataCentresPlan
 from txmsg.runtime.child import ChildFailed
 
 
-def test_the_network_is_cut_as_often_as_planned_and_restored_at_the_end() -> None:
-    plan = DataCentresPlan(orders=1000, seconds=1, cuts=3)
-    states = [plan.is_cut(written / 1000) for written in range(1001)]
-    assert sum(after and not before for before, after in zip([False, *states], states, strict=False)) == 3
-    assert (states[0], states[-1]) == (False, False)
-    assert not any(DataCentresPlan(orders=1000, seconds=1, cuts=0).is_cut(written / 1000) for written in range(1001))
+@pytest.mark.parametrize("cuts", [0, 1, 3, 100])
+def test_the_network_is_cut_as_often_as_planned_and_restored_at_the_end(cuts: int) -> None:
+    moments = [moment for cut in DataCentresPlan(orders=1000, seconds=1, cuts=cuts).cuts_at for moment in cut]
+    assert len(moments) == 2 * cuts
+    assert all(0 < moment < 1 for moment in moments)
+    assert all(after > before for before, after in pairwise(moments))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,14 @@ def test_only_a_writer_that_exits_cleanly_while_watched_has_not_failed(status: i
         stage = DataCentres(tmp_path, line)
         for site in SITES:
             stage.children |= {f"{site}-orders": EndingChild(None, status), f"{site}-totals": EndingChild(None)}
-        run = _CopyRun(DataCentresPlan(orders=100, seconds=1), stage, NoAudience())
-        run._read_children()
+        run = CopyRun(DataCentresPlan(orders=100, seconds=1), stage, NoAudience())
+        stage.require_running()
         if status:
             with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):
-                run._read_children()
+                stage.require_running()
         else:
-            run._read_children()
+            stage.require_running()
+            run.read_children()
             assert run.written == dict.fromkeys(SITES, 100)
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
-from txmsg.ops.demo.trades import supervisor
-from txmsg.ops.demo.trades.health import HealthWriter
 from txmsg.ops.demo.trades.load import Load
 from txmsg.ops.demo.trades.stage import TradeStage
+from txmsg.ops.demo.trades.supervisor import TradesPlan, TradingRun
 
 
 class Starting(ProcesslessChild):
@@ -36,9 +35,9 @@ class EmptyStage(TradeStage):
 def test_the_stall_timeout_starts_when_all_processes_have_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(TradingRun, "patience_s", -1.0)
     load, spark = Load(rate=100, seconds=6, seed=5), Starting("spark")
     stage = EmptyStage(tmp_path, load)
     stage.children |= {"spark": spark, "trade_service": spark}
-    supervisor._TradingRun(supervisor.TradesPlan(load=load), stage, HealthWriter(stage), None, NoAudience()).settle()
+    TradingRun(TradesPlan(load=load), stage, NoAudience()).settle()
     assert spark.has_started

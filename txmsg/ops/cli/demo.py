@@ -16,7 +16,7 @@ from rich.table import Table
 
 from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.broker.embedded.programs import binaries_dir
-from txmsg.ops.cli.demo_play import play
+from txmsg.ops.cli.demo_play import play, print_facts, refuse_impossible_plan, seconds_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.ops.cli.options import Decorator
 from txmsg.ops.demo.browser import has_browser
@@ -63,7 +63,7 @@ _console_option: Decorator = click.option(
 
 
 def _kafka(_: click.Context, __: click.Parameter, where: str | None) -> str | None:
-    """Return the address with a prefix that has no topics yet: topics of an earlier run would be counted as well."""
+    """Return the address with a prefix without topics: the topics of an earlier day would be counted, too."""
     if where is None:
         return None
     from txmsg.metaq.kafka.location import is_kafka, parse_address
@@ -138,15 +138,13 @@ def registration(
     """
     from txmsg.ops.demo.registration.supervisor import RegistrationPlan, run
 
-    try:
-        away = None if down == "none" else down
+    away = None if down == "none" else down
+    with refuse_impossible_plan():
         plan = RegistrationPlan(
             users=users, crashes=crash or 0, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure
         )
         if crash is None:
             plan = dataclasses.replace(plan, crashes=min(_CRASHES, plan.crashes_max))
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
     play(
         functools.partial(run, plan),
         functools.partial(_print_registration, users_waited=plan.compared),
@@ -167,10 +165,7 @@ def _print_registration(console: Console, result: registration_demo.Registration
         waits.add_row(titles.get(way, "messages: the core step"), f"{latency.p50:.1f}", f"{latency.p99:.1f}")
     console.print(waits)
 
-    facts = Table(title="What the databases say", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(justify="right")
-    for name, value in (
+    facts: list[tuple[str, object]] = [
         ("users who tried", result.users),
         ("committed", result.committed),
         ("rolled back, or never begun", result.rolled_back),
@@ -182,19 +177,15 @@ def _print_registration(console: Console, result: registration_demo.Registration
         ("effects duplicated", result.duplicated),
         ("effects without a user (phantom)", result.phantom),
         ("transactions still undecided", result.in_doubt),
-        *(
-            ()
-            if result.security is None
-            else (
-                ("messages in the log", result.security.mirrored),
-                ("users, all with another token since", result.security.users),
-                ("attempts refused", result.security.refused),
-                ("attempts let in", result.security.let_in),
-            )
-        ),
-    ):
-        facts.add_row(name, str(value))
-    console.print(facts)
+    ]
+    if result.security is not None:
+        facts += [
+            ("messages in the log", result.security.mirrored),
+            ("users, all with another token since", result.security.users),
+            ("attempts refused", result.security.refused),
+            ("attempts let in", result.security.let_in),
+        ]
+    print_facts(console, "What the databases say", facts)
 
 
 @demo.command(
@@ -208,13 +199,7 @@ def _print_registration(console: Console, result: registration_demo.Registration
     show_default=True,
     help="Trades per second, on average.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Length of the day in seconds.",
-)
+@seconds_option(60.0, "Length of the day in seconds.")
 @click.option("--seed", type=int, default=11, show_default=True, help="The same seed gives the same trades.")
 @click.option("--kill", is_flag=True, help="Kill trade service, broker, tailer and Spark driver once each (SIGKILL).")
 @click.option(
@@ -262,7 +247,7 @@ def trades(
     except ModuleNotFoundError as exc:
         raise click.ClickException(f"this demo needs more ({exc}): run `pip install 'txmsg[all]'`") from exc
 
-    try:
+    with refuse_impossible_plan():
         load = Load(rate=rate, seconds=seconds, seed=seed)
         plan = TradesPlan(
             load=load,
@@ -272,8 +257,6 @@ def trades(
             log=log,
             kafka_jars=kafka_jars,
         )
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
     play(
         functools.partial(run, plan),
         _print_trades,
@@ -286,28 +269,34 @@ def trades(
 
 
 def _print_trades(console: Console, result: trades_demo.TradesResult) -> None:
-    facts = Table(title="What the day came to", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(justify="right")
-    facts.add_row("trades", f"{result.trades:,}")
-    for name, cents in result.turnover_cents.items():
-        if cents is not None:
-            facts.add_row(f"turnover: {name}", f"¥{cents / 100:,.2f}")
-    facts.add_row("paid orders that are short of stock", f"{result.stock_short:,}")
-    facts.add_row("sold, and not in stock", f"{result.stock_oversold:,}")
+    facts = [("trades", f"{result.trades:,}")]
+    facts += [
+        (f"turnover: {name}", f"¥{cents / 100:,.2f}")
+        for name, cents in result.turnover_cents.items()
+        if cents is not None
+    ]
+    facts += [
+        ("paid orders that are short of stock", f"{result.stock_short:,}"),
+        ("sold, and not in stock", f"{result.stock_oversold:,}"),
+    ]
     if result.late_events is not None:
-        facts.add_row("events that came late, and counted", f"{result.late_events:,}")
-    for name, latency in (result.latency_ms or {}).items():
-        if latency.p50 is None:
-            continue
-        facts.add_row(f"trade until {name}, p50 and p99", f"{latency.p50} and {latency.p99} ms")
+        facts.append(("events that came late, and counted", f"{result.late_events:,}"))
+    facts += [
+        (f"trade until {name}, p50 and p99", f"{latency.p50} and {latency.p99} ms")
+        for name, latency in (result.latency_ms or {}).items()
+        if latency.p50 is not None
+    ]
     if result.spark_batch_ms is not None:
-        facts.add_row("Spark batch, p50 and p99", f"{result.spark_batch_ms.p50} and {result.spark_batch_ms.p99} ms")
-    for name, waited in (result.waits_ms or {}).items():
-        facts.add_row(f"of these until {name}", f"{waited.p50} and {waited.p99} ms")
-    if result.kills:
-        facts.add_row("killed", ", ".join(result.kills))
-    console.print(facts)
+        facts.append(("Spark batch, p50 and p99", f"{result.spark_batch_ms.p50} and {result.spark_batch_ms.p99} ms"))
+    facts += [
+        (f"of these until {name}", f"{waited.p50} and {waited.p99} ms")
+        for name, waited in (result.waits_ms or {}).items()
+    ]
+    print_facts(console, "What the day came to", (*facts, *_killed(result.kills)))
+
+
+def _killed(kills: dict[str, int]) -> list[tuple[str, str]]:
+    return [("killed", ", ".join(kills))] if kills else []
 
 
 def _drawn(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
@@ -323,13 +312,7 @@ def _drawn(_: click.Context, __: click.Parameter, path: Path | None) -> Path | N
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo lottery --users 5000 --seconds 10 --kill --picture lottery.png",
 )
 @click.option("--users", type=int, default=5000, show_default=True, help="Number of users who enter.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds within which users arrive, most of them at the beginning.",
-)
+@seconds_option(10.0, "Seconds within which users arrive, most of them at the beginning.")
 @click.option("--kill", is_flag=True, help="Kill a process of the page, a printer and the broker once each (SIGKILL).")
 @click.option(
     "--picture",
@@ -359,10 +342,8 @@ def lottery(
     import txmsg.ops.console.server  # noqa: F401 - what is not installed is told before anything starts
     from txmsg.ops.demo.lottery.supervisor import LotteryPlan, run
 
-    try:
+    with refuse_impossible_plan():
         plan = LotteryPlan(users=users, seconds=seconds, kill=kill, with_console=with_console, picture=picture)
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
     play(
         functools.partial(run, plan),
         _print_lottery,
@@ -375,10 +356,7 @@ def lottery(
 
 
 def _print_lottery(console: Console, result: lottery_demo.LotteryResult) -> None:
-    facts = Table(title="What the lottery came to", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(justify="right")
-    for name, value in (
+    facts = (
         ("users", f"{result.users:,}"),
         ("tickets", f"{result.tickets:,}"),
         ("tickets missing", result.missing),
@@ -388,10 +366,9 @@ def _print_lottery(console: Console, result: lottery_demo.LotteryResult) -> None
         ("waiting for a ticket, at most", f"{result.backlog_max:,}"),
         ("users refused at first", f"{result.refused:,}"),
         ("tries repeated", f"{result.repeated:,}"),
-        *([("killed", ", ".join(result.kills))] if result.kills else []),
-    ):
-        facts.add_row(name, str(value))
-    console.print(facts)
+        *_killed(result.kills),
+    )
+    print_facts(console, "What the lottery came to", facts)
 
 
 @demo.command(

@@ -6,9 +6,8 @@ import functools
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from txmsg.ops.cli.demo_play import play
+from txmsg.ops.cli.demo_play import play, print_facts, refuse_impossible_plan, seconds_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option
 from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, DataCentresResult, run
@@ -19,13 +18,7 @@ from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, DataCentresR
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg demo data-centres --orders 20000 --seconds 30 --cuts 3",
 )
 @click.option("--orders", type=int, default=5000, show_default=True, help="Number of orders of each data centre.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds for which each data centre writes.",
-)
+@seconds_option(10.0, "Seconds for which each data centre writes.")
 @click.option(
     "--cuts", type=int, default=2, show_default=True, help="Number of times that the link is cut and restored."
 )
@@ -35,10 +28,8 @@ def data_centres(*, orders: int, seconds: float, cuts: int, as_json: bool) -> No
 
     Exit status 1 unless both add up all orders to the cent at the end, and each copy has the bytes of its log.
     """
-    try:
+    with refuse_impossible_plan():
         plan = DataCentresPlan(orders=orders, seconds=seconds, cuts=cuts)
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
     play(
         functools.partial(run, plan),
         _print_data_centres,
@@ -51,18 +42,16 @@ def data_centres(*, orders: int, seconds: float, cuts: int, as_json: bool) -> No
 
 
 def _print_data_centres(console: Console, result: DataCentresResult) -> None:
-    facts = Table(title="What both data centres know", title_justify="left", show_header=False)
-    facts.add_column()
-    facts.add_column(justify="right")
-    for here, totals in result.totals.items():
-        for of, (orders, cents) in sorted(totals.items()):
-            facts.add_row(f"in {here}: of {of}", f"{orders:,} orders, ¥{cents / 100:,.2f}")
-    for name, value in (
+    sums = [
+        (f"in {here}: of {of}", f"{orders:,} orders, ¥{cents / 100:,.2f}")
+        for here, totals in result.totals.items()
+        for of, (orders, cents) in sorted(totals.items())
+    ]
+    facts = (
         ("orders missing", f"{result.missing:,}"),
         ("line cut", f"{result.cuts} times"),
         ("written while it was cut", f"{result.written_while_cut:,}"),
         ("behind at most", f"{result.behind_max:,}"),
         ("after the last order, until both had all", f"{result.caught_up_s} s"),
-    ):
-        facts.add_row(name, value)
-    console.print(facts)
+    )
+    print_facts(console, "What both data centres know", (*sums, *facts))

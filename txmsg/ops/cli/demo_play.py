@@ -1,4 +1,4 @@
-"""Plays a demo in a terminal: its progress, interruptions, result and exit status."""
+"""Plays a demo in a terminal: its options, its progress, interruptions, its result, and the exit status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -16,8 +16,9 @@ from typing import Any, Final, NoReturn, Self
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.table import Column, Table
 
+from txmsg.ops.cli.options import Decorator
 from txmsg.runtime.child import ChildFailed
 from txmsg.runtime.owners import require_own
 
@@ -34,7 +35,7 @@ def play(
     keep: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Run a demo, show its result, and exit. verdict: the text for a good result."""
+    """Run a demo, show its result, and exit. verdict: the text printed for a good result."""
     console = Console(stderr=as_json)  # stdout is for the JSON then
     try:
         with (
@@ -61,6 +62,31 @@ def play(
         values = dataclasses.asdict(result)
         print(json.dumps({name: value for name, value in values.items() if name != "findings"}), flush=True)
     sys.exit(0 if result.clean else 1)
+
+
+@contextlib.contextmanager
+def refuse_impossible_plan() -> Iterator[None]:
+    """Translate the ValueError of an impossible plan to UsageError."""
+    try:
+        yield
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
+
+
+def seconds_option(default: float, help_text: str) -> Decorator:
+    """Return the option for the length of a demo."""
+    kind = click.FloatRange(0, min_open=True)
+    return click.option("--seconds", type=kind, default=default, show_default=True, help=help_text)
+
+
+def print_facts(console: Console, title: str, facts: Iterable[tuple[str, object]]) -> None:
+    """Print a table of names and values."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in facts:
+        table.add_row(name, str(value))
+    console.print(table)
 
 
 class Bars:
@@ -111,7 +137,7 @@ class Bars:
 
 @contextlib.contextmanager
 def _directory(keep: Path | None) -> Iterator[Path]:
-    """Yield the empty directory to keep, or a temporary one. Raises UsageError."""
+    """Yield the empty directory to keep, or one that is removed afterwards. Raises UsageError."""
     if keep is not None:
         try:
             keep.mkdir(parents=True, exist_ok=True)

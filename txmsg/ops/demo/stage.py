@@ -1,9 +1,10 @@
-"""What a demo stands on: processes, which can be killed and started again; of most a PostgreSQL and a broker, too.
+"""Starts the processes of a demo, kills them, and starts them again; of most also a PostgreSQL and a broker.
 
     postgres/      one embedded PostgreSQL with a database for the broker ("notify") and those that the demo names
-    logs/          what each process said
+    logs/          the logs of the processes
+    health.json    the state of the processes, for a live page
 
-Knows how to start them, not why.
+Knows how to start them, not when to kill them (director).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import AdminService, Stats
@@ -33,28 +36,22 @@ CHECK_INTERVAL_S = 2.0
 _RUN_S_MAX = 240.0
 
 
-class Audience(Protocol):
-    """Is told how the demo goes on. Called from the supervisor's main thread only."""
-
-    def phase(self, title: str, steps: int) -> None:
-        """A phase of so many steps begins."""
-
-    def progress(self, steps: int, note: str) -> None:
-        """So many steps of the phase are done."""
-
-    def say(self, text: str) -> None:
-        """Something that stays to be read."""
-
-
 class DemoProcesses:
-    """Leaving the context ends all its processes, whatever happened inside: the last started first."""
+    """Processes by name. Leaving the context ends all of them in any case, the last started first."""
+
+    ending: ClassVar[Collection[str]] = ()
+    """Names of programs that end by themselves when they have done their work."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.children: dict[str, Child] = {}
-        """Those that `start` started, by name, as they were started last."""
+        """Those that `start` started, by name: of each the last one."""
         self.on_wait: Callable[[str], object] = lambda name: None
-        """Is called with the name of what is waited for next."""
+        """Called with the name of the process that is waited for next."""
+        self.kills: Counter[str] = Counter()
+        """How often each was killed and started again."""
+        self._stopped: set[str] = set()
+        self._makers: dict[str, Callable[[], Child]] = {}
         self._logs = directory / "logs"
         self._exits = contextlib.ExitStack()
 
@@ -70,40 +67,50 @@ class DemoProcesses:
         self._exits.close()
 
     def _set_up(self) -> None:
-        """What a demo starts before anything else; all of it ends if this raises."""
+        """Start what the demo needs from the beginning; all of it ends if this raises."""
 
     def start(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
-        """Starts `python -m ARGUMENTS`; again, if it has been killed or has ended."""
+        """Start `python -m ARGUMENTS`; again, if it was killed or has ended."""
+        return self.start_child(name, partial(self.child, name, *arguments, ready=ready, **env))
+
+    def start_child(self, name: str, make: Callable[[], Child]) -> Child:
+        """Start the process that `make` starts; again, if it was killed or has ended. It ends with this context."""
         before = self.children.get(name)
         if before is None:
-            self._exits.callback(self._stop, name)
+            self._exits.callback(self.stop, name)
         else:
             before.stop()
-        self.children[name] = self.child(name, *arguments, ready=ready, **env)
+        self._makers[name] = make
+        self.children[name] = make()
+        self._stopped.discard(name)
         return self.children[name]
 
     def start_program(self, name: str, module: str, *arguments: str, **ready: str) -> Child:
-        """The same for a module that does not end by itself when its parent is gone."""
+        """Start a module that does not end by itself when its parent is gone."""
         return self.start(name, "txmsg.runtime.child", module, *arguments, **ready)
 
+    def start_command(self, name: str, *command: str, **ready: str) -> Child:
+        """Start `txmsg COMMAND`."""
+        return self.start_program(name, "txmsg.ops.cli.main", *command, **ready)
+
     def child(self, name: str, *arguments: str, ready: str = LISTENING, **env: str) -> Child:
-        """The same, but the caller ends it."""
+        """Start `python -m ARGUMENTS`; the caller ends it."""
         env = {**self.credentials(name), **env}
         return Child(name, arguments, env=env, log=self._logs / f"{name}.log", ready=ready)
 
     def credentials(self, name: str) -> dict[str, str]:
-        """Variables with what a process has to show to servers: here nothing, whatever this shell has."""
+        """Return the variables with a process's credentials: here none, even if this shell has some."""
         return dict.fromkeys((CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE), "")
 
     def await_ready(self, *names: str) -> None:
-        """Returns when these are ready, or all that were started. Raises ChildFailed."""
+        """Return when these are ready, or all that were started. Raises ChildFailed."""
         for name in names or self.children:
             if not self.children[name].is_ready:
                 self.on_wait(name)
             self.children[name].wait_ready()
 
     def run(self, name: str, *arguments: str, **env: str) -> None:
-        """Runs a program to its end. Raises ChildFailed when it fails, or takes too long."""
+        """Run a program to its end. Raises ChildFailed when it fails, or takes too long."""
         self.on_wait(name)
         child = self.child(name, *arguments, **env)
         try:
@@ -115,7 +122,7 @@ class DemoProcesses:
             child.stop()
 
     def verdict(self, example: str, *where: str) -> dict[str, Any]:
-        """What the verifier of an example finds, which shares no code with the demo. Raises ChildFailed."""
+        """Return the findings of an example's verifier, which shares no code with the demo. Raises ChildFailed."""
         command = [sys.executable, "-P", "-m", f"txmsg.ops.demo.examples.{example}.verify", *where]
         run = subprocess.run(command, capture_output=True, timeout=600, check=False)
         if run.returncode not in (0, 1) or not run.stdout:  # 1 only says that something is wrong
@@ -123,13 +130,47 @@ class DemoProcesses:
         verdict: dict[str, Any] = json.loads(run.stdout)
         return verdict
 
+    def require_running(self) -> None:
+        """Raise ChildFailed if one has ended that was neither killed nor stopped here."""
+        for name, child in self.children.items():
+            status = child.returncode  # read once: it may end now
+            if status is not None and name not in self._stopped and not (status == 0 and name in self.ending):
+                child.require_running()
+
+    def last_json(self, name: str) -> dict[str, Any]:
+        """Return the JSON object that a process printed last; empty before the first."""
+        line = self.children[name].last_line
+        found: dict[str, Any] = json.loads(line) if line.startswith("{") else {}
+        return found
+
     def kill(self, name: str) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Kill a process with SIGKILL. Return when it has ended."""
+        self._stopped.add(name)
         self.children[name].kill()
         self.children[name].stop()
 
-    def _stop(self, name: str) -> None:
+    def stop(self, name: str) -> None:
+        """Ask a process to end, with SIGTERM. Return when it has ended."""
+        self._stopped.add(name)
         self.children[name].stop()
+
+    def restart(self, name: str) -> Child:
+        """Start a process again as it was started last."""
+        return self.start_child(name, self._makers[name])
+
+    def kill_and_restart(self, name: str) -> None:
+        """Kill a process with SIGKILL, start it again, and count that. Does not wait until it is ready."""
+        self.children[name].kill()
+        self.restart(name)
+        self.kills[name] += 1
+
+    def ready_by_name(self) -> dict[str, bool]:
+        """Return for each process that has not been stopped if it is ready. Callable from any thread."""
+        return {
+            name: child.is_ready and child.returncode is None
+            for name, child in list(self.children.items())
+            if name not in self.ending and name not in self._stopped
+        }
 
 
 class DemoStage(DemoProcesses):
@@ -144,6 +185,7 @@ class DemoStage(DemoProcesses):
         self._postgres = EmbeddedPostgres(directory / "postgres")
         self.brokers = {name: f"{loopback()}:{own_port()}" for name in self.broker_names}
         """Their addresses."""
+        self.health = directory / "health.json"
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
@@ -159,11 +201,11 @@ class DemoStage(DemoProcesses):
         return self
 
     def url(self, database: str) -> str:
-        """Conninfo of a database, for psycopg and psql."""
+        """Return the conninfo of a database, for psycopg and psql."""
         return self._postgres.url(database)
 
     def sqlalchemy_url(self, database: str) -> str:
-        """The same for SQLAlchemy."""
+        """Return the same for SQLAlchemy."""
         return self.url(database).replace("postgresql:", "postgresql+psycopg:", 1)
 
     # ---- the brokers
@@ -173,34 +215,52 @@ class DemoStage(DemoProcesses):
 
     @property
     def broker_addresses(self) -> str:
-        """As clients take them."""
+        """Return the brokers' addresses as clients take them."""
         return ",".join(self.brokers.values())
 
     def start_broker(self, name: str = "broker", *options: str) -> Child:
-        """Starts a broker; always on the same address, so that clients find it again."""
+        """Start a broker; always on the same address, so that clients find it again."""
         where = ("--storage", self.url("notify"), "--listen", self.brokers[name])
         checks = ("--first-check-s", str(FIRST_CHECK_S), "--check-interval-s", str(CHECK_INTERVAL_S))
-        return self.start_program(name, "txmsg.ops.cli.main", "broker", *where, *checks, *options)
+        return self.start_command(name, "broker", *where, *checks, *options)
+
+    def start_tailer(self, log: str, *options: str) -> Child:
+        """Start the tailer that mirrors the Notify database into this log."""
+        where = ("--storage", self.url("notify"), "--metaq", log)
+        return self.start_command("tailer", "tailer", "run", *where, *options, ready="tailing ")
 
     def start_console(self, *options: str) -> str:
-        """Starts the console, which shows the Notify database; its address."""
+        """Start the console, which shows the Notify database. Return its address when it is ready."""
         where = ("--broker", self.broker_addresses, "--listen", f"{loopback()}:0")
-        child = self.start_program("console", "txmsg.ops.cli.main", "console", *where, *options)
-        child.wait_ready()
-        return f"{self.page_scheme}://{child.address}"
+        return f"{self.page_scheme}://{self.start_command('console', 'console', *where, *options).wait_ready()}"
+
+    def start_page(self, module: str, *options: str) -> Child:
+        """Start a live page that shows the figures of an example, and the state of the processes."""
+        where = ("--listen", f"{loopback()}:0", "--health", str(self.health))
+        return self.start_program("page", module, *options, *where)
+
+    @property
+    def page_url(self) -> str:
+        """Return the address of the live page."""
+        return f"http://{self.children['page'].address}/"
+
+    def write_health(self, measures: Mapping[str, float]) -> None:
+        """Replace the file that the live page reads: a reader gets the old text or the new one."""
+        parts = {name: is_ready for name, is_ready in self.ready_by_name().items() if name != "page"}
+        new = self.health.with_suffix(".new")
+        new.write_text(json.dumps({"parts": parts, "measures": measures}))
+        new.replace(self.health)
 
     def channel(self, broker: str = "broker") -> BlockingChannel:
-        """To a broker, with what this process has to show."""
+        """Return a channel to a broker, with this process's credentials."""
         return BlockingChannel(self.brokers[broker], tls=False, token="")
 
     def broker_stats(self, broker: str = "broker") -> Stats:
-        """What a broker counted since it started."""
+        """Return the figures of a broker since it was started."""
         with self.channel(broker) as channel:
             return channel.call(AdminService.stats, Nothing(), timeout_s=10)
 
-
-def write_health(path: Path, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:
-    """Replaces the file that a page reads: it finds what was there, or this."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({"parts": parts, "measures": measures}))
-    new.replace(path)
+    def is_drained(self) -> bool:
+        """Return True if no transaction is undecided, and no message waits: nothing changes any more."""
+        stats = self.broker_stats()
+        return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)

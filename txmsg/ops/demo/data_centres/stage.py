@@ -1,7 +1,7 @@
-"""The processes of two data centres. Knows how to start them, not why.
+"""Starts the processes of two data centres.
 
-Of each site: a server of its own log (`hz`), a copy of it in the other site (`hz-copy`), who writes its orders
-(`hz-orders`), and who adds up the orders of both sites in it (`hz-totals`).
+Of each site: a server of its own log (`hz`), a copy of it in the other site (`hz-copy`), a program that writes its
+orders (`hz-orders`), and one that adds up the orders of both sites in it (`hz-totals`).
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ _EXAMPLE: Final = "txmsg.ops.demo.examples.data_centres"
 
 
 def other(site: str) -> str:
-    """The other site."""
+    """Return the other site."""
     return SITES[1 - SITES.index(site)]
 
 
 class DataCentres(DemoProcesses):
-    """The logs and their copies, and who adds up; not who writes."""
+    """The logs, their copies and the totals; `start_orders` starts the programs that write."""
+
+    ending = tuple(f"{site}-orders" for site in SITES)
 
     def __init__(self, directory: Path, line: CuttableLink) -> None:
         super().__init__(directory)
         self.line = line
 
     def log(self, name: str) -> Path:
-        """The directory of a log, or of a copy."""
+        """Return the directory of a log, or of a copy."""
         return self.directory / name
 
     def _set_up(self) -> None:
         for site in SITES:
             self._start_server(site, "serve")
+        self.await_ready()
         for site in SITES:
-            self.children[site].wait_ready()
             self._start_server(f"{site}-copy", "follow", self.line.to(self.children[site].address))
-        for site in SITES:
-            self.children[f"{site}-copy"].wait_ready()
+        self.await_ready()
         for site in SITES:
             here = (self.children[site].address, self.children[f"{other(site)}-copy"].address)
             self.start_program(f"{site}-totals", f"{_EXAMPLE}.totals", *here, ready="adding up")
-        for site in SITES:
-            self.children[f"{site}-totals"].wait_ready()
+        self.await_ready()
 
     def _start_server(self, name: str, *command: str) -> None:
         where = ("--data-dir", str(self.log(name)), "--listen", f"{loopback()}:0")
-        self.start_program(name, "txmsg.ops.cli.main", "metaq", *command, *where)
+        self.start_command(name, "metaq", *command, *where)
 
     def start_orders(self, site: str, count: int, per_s: float) -> Child:
-        here = self.children[site].address
+        """Start the program that writes the orders of a site."""
+        where = (self.children[site].address, site)
         return self.start_program(
-            f"{site}-orders", f"{_EXAMPLE}.orders", here, site, str(count), str(per_s), ready="written"
+            f"{site}-orders", f"{_EXAMPLE}.orders", *where, str(count), str(per_s), ready="written"
         )

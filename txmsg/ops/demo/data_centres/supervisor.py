@@ -1,11 +1,11 @@
-"""The demo: two data centres write orders while the line between them is cut and healed; at the end all is compared.
+"""Runs the demo: two data centres write orders while the line between them is cut and healed; then all is compared.
 
-Decides when the line is cut. Knows neither how processes are started (stage) nor how the line fails (line).
+Decides when the line is cut. Knows neither how processes are started (stage) nor how the line fails (cuttable_link).
 """
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +13,16 @@ from typing import Final
 
 from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres, other
+from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.examples.data_centres.orders import cents_of
-from txmsg.ops.demo.stage import Audience
 
-PATIENCE_S: Final = 60.0
-"""Nothing changes for this long: it will not get better."""
-LOOK_S: Final = 0.05
 CUT_SHARE: Final = 0.6
 """Of the time, with several cuts, in which the line is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCentresPlan:
-    """How much is written, and how often the line fails meanwhile."""
+    """The number of orders, and how often the line fails meanwhile."""
 
     orders: int
     """Of each data centre."""
@@ -40,20 +37,21 @@ class DataCentresPlan:
         if not 0 <= self.cuts <= 100:
             raise ValueError(f"{self.cuts} cuts: give 0 to 100")
 
-    def is_cut(self, share: float) -> bool:
-        """Whether the line is to be cut when this share of the orders is written."""
-        place = share * self.cuts % 1.0
-        return share < 1 and bool(self.cuts) and (1 - CUT_SHARE) / 2 <= place < (1 + CUT_SHARE) / 2
+    @property
+    def cuts_at(self) -> list[tuple[float, float]]:
+        """Return when the line is cut and when it is healed, as shares of the orders."""
+        uncut = (1 - CUT_SHARE) / 2
+        return [((cut + uncut) / self.cuts, (cut + 1 - uncut) / self.cuts) for cut in range(self.cuts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCentresResult:
-    """What came out. The names are those of `txmsg demo data-centres --json`."""
+    """The result. The names are those of `txmsg demo data-centres --json`."""
 
     orders: int
     """Of both data centres."""
     totals: dict[str, dict[str, tuple[int, int]]]
-    """What was added up, by the data centre in which it was: orders and cents by the one that wrote them."""
+    """The sums by data centre: there orders and cents by the data centre that wrote them."""
     missing: int
     """Orders that are not in both."""
     cuts: int
@@ -63,7 +61,7 @@ class DataCentresResult:
     caught_up_s: float
     """From the last order until both had all."""
     logs_equal: bool
-    """Whether each copy has the bytes of its log."""
+    """True if each copy has the bytes of its log."""
     seconds: float
     findings: list[str]
 
@@ -72,83 +70,71 @@ class DataCentresResult:
         return not self.findings
 
 
-def run(plan: DataCentresPlan, directory: Path, public: Audience) -> DataCentresResult:
-    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed."""
-    began_at = time.monotonic()
-    public.phase("starting all processes", 1)
-    with CuttableLink() as line, DataCentres(directory, line) as stage:
-        played = _CopyRun(plan, stage, public)
-        played.write()
-        caught_up_s = played.catch_up()
-        findings = played.findings()
-        unequal = played.unequal()
+def run(plan: DataCentresPlan, directory: Path, audience: Audience) -> DataCentresResult:
+    """Run the demo in `directory`. Raises ChildFailed when a process fails."""
+    with CuttableLink() as line, CopyRun(plan, DataCentres(directory, line), audience) as demo:
+        demo.write()
+        caught_up_s = demo.catch_up()
+        findings = demo.findings()
+        unequal = demo.unequal()
     findings += [f"the copy of the log of {site} has other bytes" for site in unequal]
     return DataCentresResult(
         orders=len(SITES) * plan.orders,
-        totals=played.totals,
-        missing=played.missing,
-        cuts=played.cuts,
-        written_while_cut=played.written_while_cut,
-        behind_max=played.behind_max,
+        totals=demo.totals,
+        missing=demo.missing,
+        cuts=demo.cuts,
+        written_while_cut=demo.written_while_cut,
+        behind_max=demo.behind_max,
         caught_up_s=round(caught_up_s, 2),
         logs_equal=not unequal,
-        seconds=round(time.monotonic() - began_at, 1),
+        seconds=demo.seconds,
         findings=findings,
     )
 
 
-class _CopyRun:
-    """What is written, and what is known of it where."""
+class CopyRun(Director[DataCentres]):
+    """Writes orders in both data centres, and reads from the processes what each has written and received."""
 
-    def __init__(self, plan: DataCentresPlan, stage: DataCentres, public: Audience) -> None:
-        self._plan, self._stage, self._public = plan, stage, public
+    look_s = 0.05
+
+    def __init__(self, plan: DataCentresPlan, stage: DataCentres, audience: Audience) -> None:
+        super().__init__(stage, audience)
+        self._plan = plan
         self.totals: dict[str, dict[str, tuple[int, int]]] = {site: {} for site in SITES}
         self.written = dict.fromkeys(SITES, 0)
         self.cuts = 0
         self.written_while_cut = 0
         self.behind_max = 0
+        self._is_cut = False
 
     @property
     def missing(self) -> int:
+        """Return the number of orders that are not in both data centres."""
         return sum(self._plan.orders - self._known(here, of) for here in SITES for of in SITES)
 
     def write(self) -> None:
-        """Returns when all orders are in the log of their data centre."""
-        all_orders = len(SITES) * self._plan.orders
-        self._public.phase("orders are written", all_orders)
-        writers = [
-            self._stage.start_orders(site, self._plan.orders, self._plan.orders / self._plan.seconds) for site in SITES
-        ]
-        is_cut, written_before = False, 0
-        while any(writer.returncode is None for writer in writers):
-            time.sleep(LOOK_S)
-            self._read_children()
-            written = sum(self.written.values())
-            if is_cut:
-                self.written_while_cut += written - written_before
-            written_before = written
-            if (wanted := self._plan.is_cut(written / all_orders)) != is_cut:
-                is_cut = wanted
-                self.cuts += is_cut
-                self._stage.line.cut() if is_cut else self._stage.line.heal()
-            self._public.progress(written, f"line {'cut' if is_cut else 'whole'}, {self._behind():,} behind")
-        self._stage.line.heal()
+        """Return when all orders are in the log of their data centre."""
+        plan = self._plan
+        cuts = [Step(share, self._cut) for share, _ in plan.cuts_at]
+        heals = [Step(share, self._heal) for _, share in plan.cuts_at]
+        self.phase("orders are written", len(SITES) * plan.orders, *cuts, *heals)
+        writers = [self.stage.start_orders(site, plan.orders, plan.orders / plan.seconds) for site in SITES]
+        self.wait(
+            lambda: all(writer.returncode is not None for writer in writers),
+            lambda: sum(self.written.values()),
+            patience_s=math.inf,
+        )
+        self.script.run_rest()
 
     def catch_up(self) -> float:
-        """Returns when both data centres know all orders, or when nothing changes any more; after how many seconds."""
-        self._public.phase("both get everything", self.missing)
-        began_at = changed_at = time.monotonic()
-        before = missing = self.missing
-        while missing and time.monotonic() < changed_at + PATIENCE_S:
-            time.sleep(LOOK_S)
-            self._read_children()
-            if self.missing != missing:
-                missing, changed_at = self.missing, time.monotonic()
-            self._public.progress(before - missing, f"{missing:,} behind")
+        """Wait until both data centres know all orders. Return after how many seconds."""
+        self.phase("both get everything", before := self.missing)
+        began_at = time.monotonic()
+        self.wait(lambda: not self.missing, lambda: before - self.missing)
         return time.monotonic() - began_at
 
     def findings(self) -> list[str]:
-        """What is wrong with the totals."""
+        """Return the errors of the totals."""
         count = self._plan.orders
         expected = (count, sum(map(cents_of, range(count))))
         return [
@@ -159,31 +145,35 @@ class _CopyRun:
         ]
 
     def unequal(self) -> list[str]:
-        """The sites whose log and its copy differ also when nothing changes any more."""
-        ends_at = time.monotonic() + PATIENCE_S
-        unequal = list(SITES)
-        while unequal := [site for site in unequal if not self._is_copied(site)]:
-            if time.monotonic() >= ends_at:
-                break
-            time.sleep(LOOK_S)
-        return unequal
+        """Return the sites whose log and its copy still differ when nothing has changed for a while."""
+        self.wait(lambda: all(map(self._is_copied, SITES)), lambda: 0)
+        return [site for site in SITES if not self._is_copied(site)]
+
+    def read_children(self) -> None:
+        for site in SITES:
+            totals = self.stage.last_json(f"{site}-totals")
+            self.totals[site].update({of: (count, cents) for of, (count, cents) in totals.items()})
+        before = sum(self.written.values())
+        for site in SITES:
+            self.written[site] = int(self.stage.children[f"{site}-orders"].last_line.rpartition(" ")[2] or 0)
+        if self._is_cut:
+            self.written_while_cut += sum(self.written.values()) - before
+        self.behind_max = max(self.behind_max, self._behind())
+
+    def progress_note(self) -> str:
+        return f"line {'cut' if self._is_cut else 'whole'}, {self._behind():,} behind"
+
+    def _cut(self) -> None:
+        self.stage.line.cut()
+        self._is_cut = True
+        self.cuts += 1
+
+    def _heal(self) -> None:
+        self.stage.line.heal()
+        self._is_cut = False
 
     def _is_copied(self, site: str) -> bool:
-        return _bytes_of(self._stage.log(site)) == _bytes_of(self._stage.log(f"{site}-copy"))
-
-    def _read_children(self) -> None:
-        """What the processes say. Raises ChildFailed."""
-        for name, child in self._stage.children.items():
-            status = child.returncode  # asked once: it may end now
-            if status is not None and not (status == 0 and name.endswith("-orders")):
-                child.require_running()
-        for site in SITES:
-            said = self._stage.children[f"{site}-totals"].last_line
-            if said.startswith("{"):
-                self.totals[site] = {of: (count, cents) for of, (count, cents) in json.loads(said).items()}
-            told = self._stage.children[f"{site}-orders"].last_line
-            self.written[site] = int(told.rpartition(" ")[2] or 0)
-        self.behind_max = max(self.behind_max, self._behind())
+        return _bytes_of(self.stage.log(site)) == _bytes_of(self.stage.log(f"{site}-copy"))
 
     def _known(self, here: str, of: str) -> int:
         return self.totals[here].get(of, (0, 0))[0]

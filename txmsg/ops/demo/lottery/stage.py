@@ -1,7 +1,7 @@
-"""The databases and all processes of the lottery. Knows how to start them, not why.
+"""Starts the databases and all processes of the lottery.
 
 Databases: "notify" of the broker, "activity" of the page where users enter, "tickets" of the lottery system, "figures"
-of the live page. `health.json` says how the parts are.
+of the live page.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _EXAMPLE: Final = "txmsg.ops.demo.examples.lottery"
 
 
 class LotteryStage(DemoStage):
-    """Everything but the burst, and the printers that are not there from the beginning."""
+    """All processes but the burst, and the printers that are started later."""
+
+    ending = ("burst",)
 
     def __init__(self, directory: Path, *, print_ms: int, printers: int) -> None:
         super().__init__(directory, "activity", "tickets", "figures")
-        self.health = directory / "health.json"
         self._print_ms = str(print_ms)
         self._printers = printers
         self.activities = {name: f"{loopback()}:{own_port()}" for name in ACTIVITIES}
@@ -41,15 +42,15 @@ class LotteryStage(DemoStage):
             self.start_activity(name)
         for name in PRINTERS[: self._printers]:
             self.start_printer(name).wait_ready()  # the first one makes the tables
-        where = ("--figures", self.url("figures"), "--listen", f"{loopback()}:0", "--health", str(self.health))
-        self.start_program("page", f"{_EXAMPLE}.page", *where)
-        for child in self.children.values():
-            child.wait_ready()
+        self.start_page(f"{_EXAMPLE}.page", "--figures", self.url("figures"))
+        self.await_ready()
 
     def start_activity(self, name: str) -> Child:
+        """Start a process of the page where users enter."""
         return self.start(name, f"{__package__}.run_activity", self.activities[name], **self._activity_env())
 
     def start_printer(self, name: str) -> Child:
+        """Start a process that prints tickets."""
         env = {"TICKETS_DATABASE_URL": self.sqlalchemy_url("tickets"), "PRINT_MS": self._print_ms}
         return self.start(name, f"{__package__}.run_printing", ready="printing", **env)
 
@@ -57,6 +58,7 @@ class LotteryStage(DemoStage):
         return {"ACTIVITY_DATABASE_URL": self.sqlalchemy_url("activity")}
 
     def start_burst(self, users: int, seconds: float) -> Child:
+        """Start the program that has all users enter."""
         return self.start(
             "burst", f"{__package__}.run_burst", str(users), str(seconds), *self.activities.values(), ready="bursting"
         )

@@ -1,37 +1,35 @@
-"""The demo: a burst of users enters a lottery while processes are killed and added; then all tickets are counted.
+"""Runs the demo: a burst of users enters a lottery while processes are killed and added; then tickets are counted.
 
-Decides who dies when, and when there are more printers. Knows neither how processes are started (stage) nor what is
-right (verify, a process apart).
+Decides when processes are killed and added. Knows neither how they are started (stage) nor which result is right
+(verify, a separate process).
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 
 from txmsg.ops.demo.browser import taking_picture
+from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.examples.lottery import figures
 from txmsg.ops.demo.latency import Latency
 from txmsg.ops.demo.lottery.stage import PRINTERS, LotteryStage
-from txmsg.ops.demo.stage import Audience, write_health
 from txmsg.runtime.child import ChildFailed
 from txmsg.runtime.postgres import FORM, connect
 
 PRINTERS_AT_FIRST: Final = 2
 PRINTED_SHARE: Final = 0.2
-"""What one printer prints in a second, as a share of the users who come in one on average: four do not keep up."""
+"""How much one printer prints per second, as a share of the users who come in one on average: four do not keep up."""
 TICKETS_AT_ONCE: Final = 4
-PATIENCE_S: Final = 60.0
-"""Nothing changes for this long: it will not get better."""
-LOOK_S: Final = 0.2
+KILLED_AT: Final = {"activity_1": 0.15, "printer_1": 0.3, "broker": 0.45}
+"""When processes are killed, as shares of the users who have entered."""
+MORE_PRINTERS_AT, FEWER_PRINTERS_AT = 0.6, 0.75
+"""When printers are added, as a share of the users who have entered; when one is stopped, of the tickets."""
 WRITE_S: Final = 1.0
 
 
@@ -42,11 +40,11 @@ class LotteryPlan:
     users: int
     seconds: float
     kill: bool = False
-    """Whether a page process, a printer and the broker are killed, once each."""
+    """Kill a page process, a printer and the broker, once each."""
     with_console: bool = False
-    """Whether `txmsg console` shows the broker meanwhile."""
+    """Run `txmsg console`, too."""
     picture: Path | None = None
-    """Where the page is drawn at the end, by a browser."""
+    """The file for a picture of the page at the end, taken by a browser."""
 
     def __post_init__(self) -> None:
         if not 20 <= self.users <= 1_000_000:
@@ -56,14 +54,14 @@ class LotteryPlan:
 
     @property
     def print_ms(self) -> int:
-        """How long a printer takes for a ticket; it prints four at a time."""
+        """Return how long a printer takes for a ticket; it prints four at a time."""
         per_s = PRINTED_SHARE * self.users / self.seconds
         return max(1, min(1000, round(TICKETS_AT_ONCE * 1000 / per_s)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LotteryResult:
-    """What came out. The names are those of `txmsg demo lottery --json`."""
+    """The result. The names are those of `txmsg demo lottery --json`."""
 
     users: int
     """Who has entered: as many as were to, since each tries until it is let in."""
@@ -92,141 +90,105 @@ class LotteryResult:
         return not (self.missing or self.duplicated or self.phantom or self.in_doubt)
 
 
-def run(plan: LotteryPlan, directory: Path, public: Audience) -> LotteryResult:
-    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
-    process fails that was not killed on purpose."""
-    began = time.monotonic()
-    public.phase("starting all processes", 1)
-    with LotteryStage(directory, print_ms=plan.print_ms, printers=PRINTERS_AT_FIRST) as stage, ExitStack() as stack:
-        page = f"http://{stage.children['page'].address}/"
-        public.say(f"the page is at {page}")
+def run(plan: LotteryPlan, directory: Path, audience: Audience) -> LotteryResult:
+    """Run the demo in `directory`. Raises ChildFailed when a process fails that was not killed on purpose."""
+    stage = LotteryStage(directory, print_ms=plan.print_ms, printers=PRINTERS_AT_FIRST)
+    with LotteryRun(plan, stage, audience) as demo:
+        audience.say(f"the page is at {stage.page_url}")
         if plan.with_console:
-            public.say(f"the console is at {stage.start_console()}")
-        night = _LotteryRun(plan, stage, public, stack)
-        night.enter()
-        night.print_all()
+            audience.say(f"the console is at {stage.start_console()}")
+        demo.connect()
+        demo.enter()
+        demo.print_all()
         if plan.picture is not None:
-            night.draw(page, plan.picture)
+            demo.draw(plan.picture)
         verdict = stage.verdict("lottery", stage.url("postgres"), str(plan.users))
     return LotteryResult(
         **verdict,
-        request_ms=Latency(**night.counts["request_ms"]) if "request_ms" in night.counts else Latency(p50=0.0, p99=0.0),
-        backlog_max=night.backlog_max,
-        refused=night.counts["refused"],
-        repeated=night.counts["repeated"],
-        kills=dict(night.kills),
-        printers=night.printers_max,
-        seconds=round(time.monotonic() - began, 1),
+        request_ms=Latency(**demo.counts["request_ms"]) if demo.all_entered else Latency(p50=0.0, p99=0.0),
+        backlog_max=demo.backlog_max,
+        refused=demo.counts["refused"],
+        repeated=demo.counts["repeated"],
+        kills=dict(stage.kills),
+        printers=demo.printers_max,
+        seconds=demo.seconds,
     )
 
 
-class _LotteryRun:
-    """The burst and the printing, and what is done meanwhile."""
+class LotteryRun(Director[LotteryStage]):
+    """Has users enter and tickets printed, and writes the figures of the page."""
 
-    def __init__(self, plan: LotteryPlan, stage: LotteryStage, public: Audience, stack: ExitStack) -> None:
-        self._plan, self._stage, self._public = plan, stage, public
-        self._activity, self._tickets, self._figures = (
-            stack.enter_context(connect(stage.url(database), FORM)) for database in ("activity", "tickets", "figures")
-        )
+    def __init__(self, plan: LotteryPlan, stage: LotteryStage, audience: Audience) -> None:
+        super().__init__(stage, audience)
+        self._plan = plan
         self._written_at = 0.0
         self._entered = self._printed = 0
         self.counts: dict[str, Any] = {"accepted": 0, "refused": 0, "repeated": 0, "recent": None}
-        """What the burst said last."""
+        """The figures that the burst printed last."""
         self.backlog_max = 0
         self.printers_max = 0
-        self.kills: Counter[str] = Counter()
-        self._has_ended: set[str] = set()
-        """Processes that were stopped in good order."""
+
+    def connect(self) -> None:
+        """Connect to the databases."""
+        self._activity, self._tickets, self._figures = (
+            self.exits.enter_context(connect(self.stage.url(database), FORM))
+            for database in ("activity", "tickets", "figures")
+        )
+
+    @property
+    def all_entered(self) -> bool:
+        """Return True if the burst is over."""
+        return "request_ms" in self.counts
 
     def enter(self) -> None:
-        """Returns when all users are in, or when nothing moves any more."""
-        users = self._plan.users
-        self._public.phase("users enter", users)
-        script = sorted(self._script(), key=lambda step: step[0])
-        burst = self._stage.start_burst(users, self._plan.seconds)
-        self._await(lambda: "request_ms" in self.counts, lambda: self.counts["accepted"], script)
-        for _, act in script:  # what was to happen near the end
-            act()
-        if "request_ms" not in self.counts:
-            burst.kill()
+        """Return when all users have entered, or when nothing changes any more."""
+        kills = KILLED_AT if self._plan.kill else {}
+        steps = [Step(share, partial(self.stage.kill_and_restart, name)) for name, share in kills.items()]
+        self.phase("users enter", self._plan.users, Step(MORE_PRINTERS_AT, self._add_printers), *steps)
+        self.stage.start_burst(self._plan.users, self._plan.seconds)
+        self.wait(lambda: self.all_entered, lambda: self.counts["accepted"])
+        self.script.run_rest()
+        if not self.all_entered:
+            self.stage.kill("burst")
 
     def print_all(self) -> None:
-        """Returns when all tickets are printed, or when nothing moves any more; then check-backs are over as well."""
-        self._public.phase("tickets are printed", self._plan.users)
-        script = [(0.75, lambda: self._stop("printer_2"))]
-        self._await(lambda: self._printed >= self._entered and self._is_drained(), lambda: self._printed, script)
+        """Return when all tickets are printed and check-backs are over, or when nothing changes any more."""
+        fewer = Step(FEWER_PRINTERS_AT, lambda: self.stage.stop("printer_2"))
+        self.phase("tickets are printed", self._plan.users, fewer)
+        self.wait(lambda: self._printed >= self._entered and self.stage.is_drained(), lambda: self._printed)
         self._write()
 
-    def draw(self, page: str, path: Path) -> None:
-        """Has the page drawn, which is shown its figures meanwhile. Raises ChildFailed."""
-        with taking_picture(page, path) as taking:
+    def draw(self, path: Path) -> None:
+        """Have the page drawn, which is updated meanwhile. Raises ChildFailed."""
+        with taking_picture(self.stage.page_url, path) as taking:
             while taking.poll() is None:
-                time.sleep(LOOK_S)
-                self._read_children()
+                self.pause()
             if taking.returncode:
                 said = taking.stderr.read().decode(errors="replace") if taking.stderr else ""
-                raise ChildFailed(f"the browser could not draw the page at {page}:\n{said[-3000:]}")
+                raise ChildFailed(f"the browser could not draw the page at {self.stage.page_url}:\n{said[-3000:]}")
 
-    def _script(self) -> list[tuple[float, Callable[[], None]]]:
-        """What happens when, as shares of the users who are in."""
-        script: list[tuple[float, Callable[[], None]]] = [(0.6, self._add_printers)]
-        if self._plan.kill:
-            script += [
-                (0.15, lambda: self._kill("activity_1", self._stage.start_activity)),
-                (0.3, lambda: self._kill("printer_1", self._stage.start_printer)),
-                (0.45, lambda: self._kill("broker", self._stage.start_broker)),
-            ]
-        return script
-
-    def _kill(self, name: str, start: Callable[[str], object]) -> None:
-        self._stage.kill(name)
-        start(name)
-        self.kills[name] += 1
-
-    def _add_printers(self) -> None:
-        for name in PRINTERS[PRINTERS_AT_FIRST:]:
-            self._stage.start_printer(name)
-
-    def _stop(self, name: str) -> None:
-        """Has a process end in good order: fewer are needed now."""
-        self._stage.children[name].stop()
-        self._has_ended.add(name)
-
-    def _await(
-        self, is_over: Callable[[], bool], done: Callable[[], int], script: list[tuple[float, Callable[[], None]]]
-    ) -> None:
-        """Goes on until it is over, or nothing moves any more; meanwhile does what the script has for this moment."""
-        seen, changed_at = done(), time.monotonic()
-        while not is_over() and time.monotonic() < changed_at + PATIENCE_S:
-            time.sleep(LOOK_S)
-            self._read_children()
-            while script and done() >= script[0][0] * self._plan.users:
-                script.pop(0)[1]()
-            self._public.progress(done(), f"{self._entered - self._printed:,} wait for a ticket")
-            if seen != done():
-                seen, changed_at = done(), time.monotonic()
-
-    def _read_children(self) -> None:
-        """How things are. Raises ChildFailed."""
-        for name, child in self._stage.children.items():
-            if name not in self._has_ended and not (name == "burst" and child.returncode == 0):
-                child.require_running()
-        said = self._stage.children["burst"].last_line
-        if said.startswith("{"):
-            self.counts = json.loads(said)
-        # Tickets first: what is entered meanwhile makes the backlog greater, never less than it is.
+    def read_children(self) -> None:
+        self.counts = self.stage.last_json("burst") or self.counts
+        # Tickets first: an entry made meanwhile can only increase the backlog.
         self._printed = _count(self._tickets, "tickets")
         self._entered = _count(self._activity, "entries")
         self.backlog_max = max(self.backlog_max, self._entered - self._printed)
-        printers = [self._stage.children[name] for name in PRINTERS if name in self._stage.children]
+        printers = [self.stage.children[name] for name in PRINTERS if name in self.stage.children]
         self.printers_max = max(self.printers_max, sum(each.returncode is None for each in printers))
         if time.monotonic() >= self._written_at + WRITE_S:
             self._write()
 
+    def progress_note(self) -> str:
+        return f"{self._entered - self._printed:,} wait for a ticket"
+
+    def _add_printers(self) -> None:
+        for name in PRINTERS[PRINTERS_AT_FIRST:]:
+            self.stage.start_printer(name)
+
     def _write(self) -> None:
-        """For the page."""
+        """Write the figures and the state of the processes for the page."""
         self._written_at = time.monotonic()
-        recent = None if "request_ms" in self.counts else self.counts["recent"]
+        recent = None if self.all_entered else self.counts["recent"]
         figures.write(
             self._figures,
             entered=self._entered,
@@ -234,17 +196,7 @@ class _LotteryRun:
             p50_ms=recent and round(recent["p50"]),
             p99_ms=recent and round(recent["p99"]),
         )
-        parts = {
-            name: child.is_ready and child.returncode is None
-            for name, child in self._stage.children.items()
-            if name not in {"page", "burst", *self._has_ended}
-        }
-        write_health(self._stage.health, parts, {})
-
-    def _is_drained(self) -> bool:
-        """Whether nothing is on its way any more that could still do harm."""
-        stats = self._stage.broker_stats()
-        return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)
+        self.stage.write_health({})
 
 
 def _count(connection: psycopg.Connection[Any], table: str) -> int:

@@ -79,7 +79,7 @@ class SecureStage(RegistrationStage):
                 for right in rights:
                     ask(RulesService.allow, parse_rule(name, *right.split(" ")))
         self._start_log()
-        self._start_tailer()
+        self.start_tailer(self.log_address, "--topics", TOPIC).wait_ready()
         self.console_url = self.start_console("--log", f"metaq={self.log_address}", *self._tls_options())
 
     def issue(self, directory: Path, *clients: str) -> None:
@@ -93,11 +93,7 @@ class SecureStage(RegistrationStage):
     def _start_log(self) -> None:
         where = ("--data-dir", str(self.directory / "metaq"), "--listen", self.log_address)
         options = (*where, "--access-from", self.broker_addresses, *self._tls_options())
-        self.start_program("metaq", "txmsg.ops.cli.main", "metaq", "serve", *options).wait_ready()
-
-    def _start_tailer(self) -> None:
-        options = ("--storage", self.url("notify"), "--metaq", self.log_address, "--topics", TOPIC)
-        self.start_program("tailer", "txmsg.ops.cli.main", "tailer", "run", *options, ready="tailing ").wait_ready()
+        self.start_command("metaq", "metaq", "serve", *options).wait_ready()
 
     def _tls_options(self) -> Sequence[str]:
         files = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem"}

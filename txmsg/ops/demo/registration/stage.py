@@ -1,6 +1,6 @@
-"""The databases, the broker, the subscribers and the service, as real processes. Knows how to start them, not why.
+"""Starts the databases, the broker, the subscribers and the service.
 
-Each subscriber has a database of its own name; the service has "users", the supervisor's book "attempts".
+Each subscriber has a database of its own name; the service has "users", the supervisor's records "attempts".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEP_SHARES = {"red_packet": 0.05, "alipay_account": 0.2, "legality_check": 0.1,
 
 
 class RegistrationStage(DemoStage):
-    """Everything but the users."""
+    """All processes but those of the service, which a ServiceCluster starts."""
 
     def __init__(self, directory: Path, *, slow_ms: int) -> None:
         super().__init__(directory, "users", "attempts", *GROUPS)
@@ -30,31 +30,29 @@ class RegistrationStage(DemoStage):
         self.await_ready(*self.brokers)
         self._admit()
         for group in GROUPS:
-            self.start_subscriber(group)
+            self._start_subscriber(group)
         service = "txmsg.ops.demo.examples.user_registration.service"
         self.run("users-tables", service, USERS_DATABASE_URL=self.sqlalchemy_url("users"))
         self.await_ready()
 
     def _prepare(self) -> None:
-        """What brokers need."""
+        """Prepare what brokers need."""
 
     def _admit(self) -> None:
-        """What all others need from brokers."""
+        """Prepare what all others need from brokers."""
 
-    def start_subscriber(self, group: str) -> None:
-        self.start(
-            group,
-            "txmsg.ops.demo.registration.run_subscriber",
-            group,
-            DATABASE_URL=self.sqlalchemy_url(group),
-            STEP_MS=str(round(self._slow_ms * STEP_SHARES[group])),
-        )
+    def _start_subscriber(self, group: str) -> None:
+        env = {
+            "DATABASE_URL": self.sqlalchemy_url(group),
+            "STEP_MS": str(round(self._slow_ms * STEP_SHARES[group])),
+        }
+        self.start(group, f"{__package__}.run_subscriber", group, **env)
 
     def start_service(self, name: str) -> Child:
-        """A process of the registration service. The caller ends it."""
+        """Start a process of the registration service. The caller ends it."""
         return self.child(
             name,
-            "txmsg.ops.demo.registration.run_service",
+            f"{__package__}.run_service",
             USERS_DATABASE_URL=self.sqlalchemy_url("users"),
             SUBSCRIBERS=json.dumps({group: self.children[group].address for group in GROUPS}),
         )

@@ -1,16 +1,17 @@
-"""The demo: users register in three ways, then with messages while processes are killed; in the end all is verified.
+"""Runs the demo: users register in three ways, then with messages while processes are killed; then all is verified.
 
-Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
+Decides when processes are killed. Knows neither how they are started (stage) nor which result is right (verify, a
+separate process).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import http.client
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.latency import Latency, latency_of
 from txmsg.ops.demo.registration import GROUPS
 from txmsg.ops.demo.registration.cluster import ServiceCluster
@@ -33,7 +35,6 @@ from txmsg.ops.demo.registration.users import (
     invent,
 )
 from txmsg.ops.demo.registration.web import RegistrationCaller
-from txmsg.ops.demo.stage import Audience
 
 if TYPE_CHECKING:  # it needs txmsg[metaq]
     from txmsg.ops.demo.registration.secure_proof import Security
@@ -49,8 +50,6 @@ REFUSED_SHARE = 0.05
 RETRY_PAUSE_S = 0.1
 RETRY_S_MAX = 60.0
 KILL_DELAY_S_MAX = 0.03
-SETTLE_PATIENCE_S = 30.0
-"""Nothing changes in the databases for this long: it will not get better."""
 
 TITLES: dict[Way, str] = {
     "serial": "serial calls",
@@ -61,27 +60,27 @@ TITLES: dict[Way, str] = {
 POINTS = ("before-commit", "after-commit", "while-telling", "random")
 """Scripted points of crash_points.py, and the outside supervisor's own random moment, in turn."""
 
-DOWN_FROM, BROKER_DIES, ROTATED, DOWN_UNTIL = 0.1, 0.4, 0.55, 0.7
+DOWN_FROM, BROKER_KILLED_AT, ROTATED_AT, DOWN_UNTIL = 0.1, 0.4, 0.55, 0.7
 """When things happen to the broker, to certificates and tokens, and to the subscriber that is down, as shares of the
 users under crashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationPlan:
-    """How big the demo is."""
+    """The size of the demo."""
 
     users: int
     """Attempts in all. A tenth (at least 5, at most 50) in each of the three ways, the rest under crashes."""
     crashes: int
     """SIGKILLs of service processes."""
     slow_ms: int
-    """How long the slowest subscriber takes for a user."""
+    """Milliseconds that the slowest subscriber takes for a user."""
     down: str | None
     """The subscriber that is away for a while; None: all stay."""
     with_console: bool = False
-    """Whether `txmsg console` shows the broker meanwhile."""
+    """Run `txmsg console`, too."""
     secure: bool = False
-    """Whether all parts authenticate each other, and there are a log and a console, too: see secure_stage."""
+    """All parts authenticate each other, and there are a log and a console, too: see secure_stage."""
 
     def __post_init__(self) -> None:
         if self.users < 20:
@@ -94,17 +93,17 @@ class RegistrationPlan:
 
     @property
     def compared(self) -> int:
-        """Users in each of the three ways that are compared."""
+        """Return the number of users in each of the three ways that are compared."""
         return min(50, max(5, self.users // 10))
 
     @property
     def compared_per_s(self) -> float:
-        """How many of them come per second: as many in each way, and so few that the slowest way keeps up."""
+        """Return how many of them come per second: the same in each way, so few that the slowest way keeps up."""
         return min(COMPARING_PER_S, COMPARING_AT_ONCE_MAX / (1.5 * max(1, self.slow_ms) / 1000))
 
     @property
     def crashing_per_s(self) -> float:
-        """How many come per second under crashes."""
+        """Return how many come per second under crashes."""
         return max(CRASHING_PER_S, self.under_crashes / CRASHING_S_MAX)
 
     @property
@@ -118,7 +117,7 @@ class RegistrationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationResult:
-    """What came out. The names are those of `txmsg demo registration --json`."""
+    """The result. The names are those of `txmsg demo registration --json`."""
 
     users: int
     committed: int
@@ -135,7 +134,7 @@ class RegistrationResult:
     latency_ms: dict[str, Latency]
     seconds: float
     findings: list[str]
-    """What the verifier says is wrong, in sentences."""
+    """Errors that the verifier found, in sentences."""
     security: Security | None = None
 
     @property
@@ -145,32 +144,23 @@ class RegistrationResult:
 
 
 def run(plan: RegistrationPlan, directory: Path, audience: Audience) -> RegistrationResult:
-    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
-    process fails that was not killed on purpose."""
-    started = time.monotonic()
-    audience.phase("starting all processes", 1)
-    prepared = _stage_of(plan, directory)
-    prepared.on_wait = lambda name: audience.progress(0, f"waiting for {name}")
-    with prepared as stage:
+    """Run the demo in `directory`. Raises ChildFailed when a process fails that was not killed on purpose."""
+    stage = (SecureStage if plan.secure else RegistrationStage)(directory, slow_ms=plan.slow_ms)
+    with RegistrationRun(plan, stage, audience) as demo:
         with (
             contextlib.closing(AttemptLog(stage.url("attempts"))) as log,
             ServiceCluster(stage.start_service, size=SERVICES) as cluster,
         ):
-            audience.progress(0, "waiting for the service")
+            stage.on_wait("the service")
             cluster.wait_all_up()
             if plan.with_console:
                 audience.say(f"the console is at {_console_of(stage)}")
-            crowd = Crowd(cluster, log, audience)
-            latency: dict[str, Latency] = {}
-            for way, title in TITLES.items():
-                audience.phase(title, plan.compared)
-                attempts = invent(plan.compared, way, refused_share=0)
-                outcomes = crowd.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
-                latency[way] = latency_of(each.waited_ms for each in outcomes if each.answer == "registered")
-            checks = _run_crashes(plan, stage, cluster, crowd, audience)
-            verdict = _settle(stage, audience)
-            checks += CheckCount.of(stage, *stage.brokers)
-            security = None
+            users = RegisteringUsers(cluster, log, audience)
+            latency: dict[str, Latency] = {way: demo.measure(way, users) for way in TITLES}
+            demo.register_during_crashes(cluster, users)
+            demo.settle()
+            demo.count_checks(*stage.brokers)
+            verdict, security = demo.verdict, None
             if isinstance(stage, SecureStage):
                 from txmsg.ops.demo.registration.secure_proof import examine
 
@@ -180,15 +170,11 @@ def run(plan: RegistrationPlan, directory: Path, audience: Audience) -> Registra
         **verdict,
         security=security,
         crashes=cluster.crashes,
-        checked_back=checks.commit + checks.rollback,
-        resolved_by_check={"commit": checks.commit, "rollback": checks.rollback},
+        checked_back=demo.checks.total(),
+        resolved_by_check=dict(demo.checks),
         latency_ms=latency,
-        seconds=round(time.monotonic() - started, 1),
+        seconds=demo.seconds,
     )
-
-
-def _stage_of(plan: RegistrationPlan, directory: Path) -> RegistrationStage:
-    return (SecureStage if plan.secure else RegistrationStage)(directory, slow_ms=plan.slow_ms)
 
 
 def _console_of(stage: RegistrationStage) -> str:
@@ -199,34 +185,96 @@ def _console_of(stage: RegistrationStage) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckCount:
-    """Transactions ended by a check-back."""
+class RegistrationRun(Director[RegistrationStage]):
+    """Has users register, and waits until the databases show the result."""
 
-    commit: int
-    rollback: int
+    patience_s = 30.0
+    look_s = 0.5
 
-    @classmethod
-    def of(cls, stage: RegistrationStage, *brokers: str) -> CheckCount:
-        """By these brokers, since they were started last."""
-        stats = [stage.broker_stats(name) for name in brokers]
-        return cls(sum(each.committed_by_check for each in stats), sum(each.rolled_back_by_check for each in stats))
+    def __init__(self, plan: RegistrationPlan, stage: RegistrationStage, audience: Audience) -> None:
+        super().__init__(stage, audience)
+        self._plan = plan
+        self.checks: Counter[str] = Counter(commit=0, rollback=0)
+        """Transactions ended by a check-back, of brokers of whom `count_checks` was called."""
+        self.verdict: dict[str, Any] = {}
+        """The verifier's last findings."""
 
-    def __add__(self, other: CheckCount) -> CheckCount:
-        return CheckCount(self.commit + other.commit, self.rollback + other.rollback)
+    def measure(self, way: Way, users: RegisteringUsers) -> Latency:
+        """Have users register in this way. Return how long they waited."""
+        plan = self._plan
+        self.phase(TITLES[way], plan.compared)
+        attempts = invent(plan.compared, way, refused_share=0)
+        outcomes = users.register(attempts, callers=CALLERS_COMPARING, per_s=plan.compared_per_s)
+        return latency_of(each.waited_ms for each in outcomes if each.answer == "registered")
+
+    def register_during_crashes(self, cluster: ServiceCluster, users: RegisteringUsers) -> None:
+        """Have the other users register while processes are killed."""
+        plan = self._plan
+        self.phase(f"messages, {plan.crashes} services killed", plan.under_crashes, *self._steps())
+
+        def on_progress(done: int) -> str:
+            self.script.run_due(done)
+            return f"{cluster.crashes} dead"
+
+        attempts = invent(plan.under_crashes, "message", refused_share=REFUSED_SHARE)
+        users.register(
+            attempts,
+            callers=CALLERS_CRASHING,
+            per_s=plan.crashing_per_s,
+            crashes=crash_plan(plan.crashes, attempts),
+            on_progress=on_progress,
+        )
+        self.script.run_rest()
+        cluster.kill_doomed()
+        cluster.wait_all_up()
+
+    def settle(self) -> None:
+        """Return when check-backs and deliveries are through, or when nothing changes any more."""
+        self.read_children()
+        self.phase("check-backs, subscribers catch up", len(GROUPS) * self.verdict["committed"])
+        self.wait(self._is_settled, lambda: sum(self.verdict["effects"].values()), state=lambda: self.verdict)
+        self.read_children()
+
+    def read_children(self) -> None:
+        self.verdict = self.stage.verdict("user_registration", self.stage.url("postgres"))
+
+    def progress_note(self) -> str:
+        return f"{self.verdict['in_doubt']} still undecided"
+
+    def count_checks(self, *brokers: str) -> None:
+        """Add the check-backs that these brokers counted since they were started."""
+        for stats in map(self.stage.broker_stats, brokers):
+            self.checks.update(commit=stats.committed_by_check, rollback=stats.rolled_back_by_check)
+
+    def _steps(self) -> list[Step]:
+        """Return what happens during the crashes of the service."""
+        stage, away = self.stage, self._plan.down
+        steps = [Step(BROKER_KILLED_AT, self._kill_broker)]
+        if isinstance(stage, SecureStage):
+            steps.append(Step(ROTATED_AT, stage.rotate))
+        if away is not None:
+            steps += [Step(DOWN_FROM, lambda: stage.kill(away)), Step(DOWN_UNTIL, lambda: stage.restart(away))]
+        return steps
+
+    def _kill_broker(self) -> None:
+        self.count_checks("broker")  # its figures end with it
+        self.stage.kill_and_restart("broker")
+
+    def _is_settled(self) -> bool:
+        return not self.verdict["missing"] and not self.verdict["in_doubt"] and self.stage.is_drained()
 
 
 def crash_plan(count: int, attempts: Sequence[RegistrationAttempt]) -> dict[UUID, str]:
-    """Which attempts take a service process with them, and at which point: `count`, evenly spread.
+    """Return the attempts during which a service process is killed, and the points: `count`, evenly spread.
 
-    Not those whom the business will refuse: they never come to a commit.
+    Attempts that the business will refuse are left out: they never come to a commit.
     """
     candidates = [attempt.user_id for attempt in attempts if not attempt.refused]
     return {candidates[int((k + 0.5) * len(candidates) / count)]: POINTS[k % len(POINTS)] for k in range(count)}
 
 
-class Crowd:
-    """Users, so many at a time, who register with any process of the service, and wait."""
+class RegisteringUsers:
+    """Sends the requests of users to any process of the service, several at a time."""
 
     def __init__(self, cluster: ServiceCluster, log: AttemptLog, audience: Audience) -> None:
         self._cluster = cluster
@@ -243,8 +291,10 @@ class Crowd:
         crashes: Mapping[UUID, str] = MappingProxyType({}),
         on_progress: Callable[[int], str] = lambda done: "",
     ) -> list[RegistrationOutcome]:
-        """Has everybody register: `per_s` come per second, `callers` of them are served at once. `on_progress` is
-        called over and over with the number of those who are through."""
+        """Return the outcomes of these attempts: `per_s` users come per second, `callers` of them are served at once.
+
+        `on_progress` is called repeatedly with the number of outcomes, and returns the note for the audience.
+        """
         self._log.write(attempts)
         began = time.perf_counter()
         with ThreadPoolExecutor(callers, thread_name_prefix="user") as pool:
@@ -272,7 +322,7 @@ class Crowd:
             self._audience.progress(done, on_progress(done))
 
     def _register(self, attempt: RegistrationAttempt, comes_at: float, crash: str | None) -> RegistrationOutcome:
-        """One user, who comes at that moment of time.perf_counter() and waits from then on, also for a free caller."""
+        """Register a user who comes at this time of time.perf_counter(), and waits from then on, also for a caller."""
         time.sleep(max(0.0, comes_at - time.perf_counter()))
         request: dict[str, Any] = {"user_id": str(attempt.user_id), "email": attempt.email, "way": attempt.way}
         while True:
@@ -301,79 +351,3 @@ def _scripted(crash: str) -> str | None:
 
 def _outcome(attempt: RegistrationAttempt, answer: Answer, comes_at: float) -> RegistrationOutcome:
     return RegistrationOutcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
-
-
-def _run_crashes(
-    plan: RegistrationPlan, stage: RegistrationStage, cluster: ServiceCluster, crowd: Crowd, audience: Audience
-) -> CheckCount:
-    """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
-    count = plan.under_crashes
-    audience.phase(f"messages, {plan.crashes} services killed", count)
-    events = _script(plan, stage)
-    before_kill = CheckCount(0, 0)
-
-    def on_progress(done: int) -> str:
-        nonlocal before_kill
-        while events and done >= events[0][0] * count:
-            checks = events.pop(0)[1]()
-            before_kill += checks or CheckCount(0, 0)
-        return f"{cluster.crashes} dead"
-
-    attempts = invent(count, "message", refused_share=REFUSED_SHARE)
-    crowd.register(
-        attempts,
-        callers=CALLERS_CRASHING,
-        per_s=plan.crashing_per_s,
-        crashes=crash_plan(plan.crashes, attempts),
-        on_progress=on_progress,
-    )
-    on_progress(count)
-    cluster.kill_doomed()
-    cluster.wait_all_up()
-    return before_kill
-
-
-def _script(plan: RegistrationPlan, stage: RegistrationStage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
-    """What happens when (a share of the users), besides the crashes of the service."""
-
-    def down() -> None:
-        assert plan.down is not None
-        stage.kill(plan.down)
-
-    def up_again() -> None:
-        assert plan.down is not None
-        stage.start_subscriber(plan.down)
-
-    def kill_broker() -> CheckCount:
-        checks = CheckCount.of(stage, "broker")
-        stage.kill("broker")
-        stage.start_broker()
-        return checks
-
-    script: list[tuple[float, Callable[[], CheckCount | None]]] = [(BROKER_DIES, kill_broker)]
-    if isinstance(stage, SecureStage):
-        script += [(ROTATED, stage.rotate)]
-    if plan.down is not None:
-        script += [(DOWN_FROM, down), (DOWN_UNTIL, up_again)]
-    return sorted(script, key=lambda item: item[0])
-
-
-def _settle(stage: RegistrationStage, audience: Audience) -> dict[str, Any]:
-    """Waits until check-backs and deliveries are through, or until nothing moves any more; the verifier's last word."""
-    look = functools.partial(stage.verdict, "user_registration", stage.url("postgres"))
-    verdict = look()
-    audience.phase("check-backs, subscribers catch up", len(GROUPS) * verdict["committed"])
-    changed_at = time.monotonic()
-    while time.monotonic() < changed_at + SETTLE_PATIENCE_S:
-        audience.progress(sum(verdict["effects"].values()), f"{verdict['in_doubt']} still undecided")
-        if not verdict["missing"] and not verdict["in_doubt"] and _drained(stage):
-            break  # nothing is on its way any more that could still do harm, so the next verdict is the last one
-        time.sleep(0.5)
-        before, verdict = verdict, look()
-        if verdict != before:
-            changed_at = time.monotonic()
-    return look()
-
-
-def _drained(stage: RegistrationStage) -> bool:
-    return not any(lag.waiting or lag.retrying for lag in stage.broker_stats().groups)

@@ -13,7 +13,6 @@ from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.errors import TxmsgError
 from txmsg.metaq import LogAccess, LogQueue
-from txmsg.ops.demo.stage import write_health
 from txmsg.ops.demo.trades.stage import TOPIC, TradeStage
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.blocking import BlockingChannel
@@ -46,12 +45,7 @@ class HealthWriter:
         with self._stage.channel() as channel:
             while not self._ending.wait(EVERY_S):
                 self.measures = {**_of_broker(channel), **_of_tailer(self._stage.url("notify"), self._stage.access)}
-                parts = {
-                    name: child.is_ready and child.returncode is None
-                    for name, child in list(self._stage.children.items())
-                    if name != "page"
-                }
-                write_health(self._stage.health, parts, self.measures)
+                self._stage.write_health(self.measures)
 
 
 def _of_broker(channel: BlockingChannel) -> dict[str, float]:

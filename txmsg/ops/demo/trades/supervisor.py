@@ -1,21 +1,20 @@
-"""The demo: a day of trades, in which processes are killed; in the end page, trade database and log are compared.
+"""Runs the demo: a day of trades in which processes are killed; then page, trade database and log are compared.
 
-Decides who dies when. Knows neither how processes are started (stage) nor what is right (verify, a process apart).
+Decides when processes are killed. Knows neither how they are started (stage) nor which result is right (verify, a
+separate process).
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from txmsg.ops.demo.stage import Audience
+from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.trades.health import HealthWriter
 from txmsg.ops.demo.trades.latency import Percentiles, Times, times_since
 from txmsg.ops.demo.trades.load import MIDNIGHT, Load
@@ -23,10 +22,7 @@ from txmsg.ops.demo.trades.stage import TradeStage
 from txmsg.ops.demo.trades.watching import PageReading, PageWatch, read_page
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
-"""Who dies when, as shares of the trades."""
-PATIENCE_S: Final = 120.0
-"""Nothing changes for this long: it will not get better."""
-LOOK_S: Final = 0.2
+"""When processes are killed, as shares of the trades."""
 
 SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 """What the page, the trade database and the log have to agree on."""
@@ -34,17 +30,17 @@ SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradesPlan:
-    """How big the day is, and what takes part."""
+    """The size of the day, and the processes that take part."""
 
     load: Load
     kill: bool = False
-    """Whether service, broker, tailer and Spark driver are killed, once each."""
+    """Kill service, broker, tailer and Spark driver, once each."""
     with_browser: bool = True
-    """Whether the page's totals are read by a browser, where there is one."""
+    """Read the page's totals with a browser if one is installed."""
     with_dashboard: bool = True
-    """Whether Spark and the page take part: without them, only trade database and log are compared."""
+    """Run Spark and the page: without them, only trade database and log are compared."""
     with_console: bool = False
-    """Whether `txmsg console` shows broker, mirror and log meanwhile."""
+    """Run `txmsg console`, too."""
     log: str | None = None
     """The address of a log in Kafka instead of one in a directory. Its topics must not be there yet."""
     kafka_jars: Path | None = None
@@ -53,13 +49,13 @@ class TradesPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradesResult:
-    """What came out. The names are those of `txmsg demo trades --json`."""
+    """The result. The names are those of `txmsg demo trades --json`."""
 
     trades: int
     trades_per_s: float
     """How many were made per second, which is less than planned where the service could not keep up."""
     turnover_cents: dict[str, int | None]
-    """What `database`, `log` and `dashboard` say."""
+    """The turnover by `database`, `log` and `dashboard`."""
     stock_oversold: int
     stock_short: int
     late_events: int | None
@@ -67,12 +63,12 @@ class TradesResult:
     """From the moment of a trade until its figure was `stored`, and had come to the `page`; from midnight on."""
     spark_batch_ms: Percentiles | None
     waits_ms: dict[str, Percentiles] | None
-    """What a trade waited for, one after the other: until it was `committed`, its batch `planned` and `started`, until
+    """The waits of a trade, one after the other: until it was `committed`, its batch `planned` and `started`, until
     it was `read`, its figure `stored`, and `pushed` to the page."""
     kills: dict[str, int]
     seconds: float
     equal: bool
-    """Whether all that has to agree does, and nothing is wrong with the log, stock and undecided transactions."""
+    """True if all sums agree, and the log, the stock and transactions have no errors."""
     page_read_by: str | None
     """How the page was read: `browser`, or `connection`."""
     findings: list[str]
@@ -83,103 +79,85 @@ class TradesResult:
         return self.equal and not self.stock_oversold
 
 
-def run(plan: TradesPlan, directory: Path, public: Audience) -> TradesResult:
-    """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
-    process fails that was not killed on purpose."""
-    began = time.monotonic()
-    public.phase("starting all processes", 1)
-    staged = TradeStage(
+def run(plan: TradesPlan, directory: Path, audience: Audience) -> TradesResult:
+    """Run the demo in `directory`. Raises ChildFailed when a process fails that was not killed on purpose."""
+    stage = TradeStage(
         directory, plan.load, with_dashboard=plan.with_dashboard, log=plan.log, kafka_jars=plan.kafka_jars
     )
-    with staged as stage, ExitStack() as stack:
-        health = stack.enter_context(HealthWriter(stage))
-        watch: PageWatch | None = None
+    page: PageReading | None = None
+    times: Times | None = None
+    with TradingRun(plan, stage, audience) as demo:
+        demo.exits.enter_context(demo.health)
         if plan.with_dashboard:
-            watch = stack.enter_context(PageWatch(stage.children["page"].address))
-            public.say(f"the page is at http://{stage.children['page'].address}/")
+            demo.watch = demo.exits.enter_context(PageWatch(stage.children["page"].address))
+            audience.say(f"the page is at {stage.page_url}")
         if plan.with_console:
-            public.say(f"the console is at {stage.start_console('--log', stage.log)}")
-        day = _TradingRun(plan, stage, health, watch, public)
-        day.trade()
-        day.settle()
+            audience.say(f"the console is at {stage.start_console('--log', stage.log)}")
+        demo.trade()
+        demo.settle()
         verdict = stage.verdict("trade_dashboard", stage.url("postgres"), stage.log)
-        page = None if watch is None else read_page(watch, (*SUMS, "late_events"), with_browser=plan.with_browser)
-        times = None if watch is None else times_since(stage.url("dashboard"), day.midnight, watch.seen)
+        if demo.watch is not None:
+            page = read_page(demo.watch, (*SUMS, "late_events"), with_browser=plan.with_browser)
+            times = times_since(stage.url("dashboard"), demo.midnight, demo.watch.seen)
     return replace(
-        _result(verdict, dict(day.kills), page, times),
-        trades_per_s=round(plan.load.trades / day.traded_s, 1),
-        seconds=round(time.monotonic() - began, 1),
+        _result(verdict, dict(stage.kills), page, times),
+        trades_per_s=round(plan.load.trades / demo.traded_s, 1),
+        seconds=demo.seconds,
     )
 
 
-class _TradingRun:
-    """The load while it is carried out, and what is done meanwhile."""
+class TradingRun(Director[TradeStage]):
+    """Carries out the load, and waits until all parts have the trades."""
 
-    def __init__(
-        self, plan: TradesPlan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Audience
-    ) -> None:
-        self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
+    patience_s = 120.0
+
+    def __init__(self, plan: TradesPlan, stage: TradeStage, audience: Audience) -> None:
+        super().__init__(stage, audience)
+        self._plan = plan
         self._made, self._late_s = 0, 0.0
+        self.health = HealthWriter(stage)
+        self.watch: PageWatch | None = None
         self.midnight = datetime.now(UTC)
         self.traded_s = 0.0
         """How long it took to make all trades."""
-        self.kills: Counter[str] = Counter()
 
     def trade(self) -> None:
-        """Returns when all trades are made, and who has to be killed was killed."""
-        load = self._plan.load
-        self._public.phase("trading", load.trades)
-        began_at = float(self._stage.start_service().wait_ready())
+        """Return when all trades are made, and all processes that had to be killed were killed."""
+        load, made = self._plan.load, lambda: self._made
+        self.phase("trading", load.trades, *self._kills())
+        began_at = float(self.stage.start_service().wait_ready())
         self.midnight = datetime.fromtimestamp(began_at + MIDNIGHT * load.seconds, UTC)
-        doomed = [name for name in KILLED_AT if name in self._stage.children] if self._plan.kill else []
-        while self._read_children() < load.trades:
-            if doomed and self._is_time_for(doomed[0]):
-                self._kill(doomed.pop(0))
+        self.wait(lambda: self._made >= load.trades, made, patience_s=math.inf)
         self.traded_s = time.time() - began_at
-        for name in doomed:  # Spark is slow to begin where others want the machine
-            self._await(partial(self._is_time_for, name))
-            self._kill(name)
+        # On a busy machine Spark may show its first figures only now.
+        self.wait(lambda: self.script.is_over, made, state=self._through)
+        self.script.run_rest()
 
-    def _is_time_for(self, name: str) -> bool:
-        """Whether a process is to be killed now; Spark, when it has something to lose."""
-        return self._made >= KILLED_AT[name] * self._plan.load.trades and (name != "spark" or self._shown() > 0)
-
-    def _kill(self, name: str) -> None:
-        self._stage.kill(name)
-        self._stage.starting[name]()
-        self.kills[name] += 1
+    def _kills(self) -> list[Step]:
+        """Return who is killed when; Spark not before it has figures to lose."""
+        names = ("trade_service", *self.stage.children) if self._plan.kill else ()
+        return [
+            Step(KILLED_AT[name], partial(self.stage.kill_and_restart, name), *([self._is_shown] * (name == "spark")))
+            for name in names
+            if name in KILLED_AT
+        ]
 
     def settle(self) -> None:
-        """Returns when check-backs, deliveries, mirror and figures are through, or when nothing moves any more.
+        """Return when check-backs, deliveries, mirror and figures are through, or when nothing changes any more.
 
-        That counts from when all have started. Raises ChildFailed.
+        The patience begins when all have started. Raises ChildFailed.
         """
-        self._public.phase("until all is through", self._plan.load.trades)
-        for child in self._stage.children.values():
-            child.wait_ready()  # one that was killed has as long for it as at first: on a busy machine Spark needs it
-        self._await(self._is_through)
+        self.phase("until all is through", self._plan.load.trades)
+        self.stage.await_ready()  # a killed one has as long for it as at first: on a busy machine Spark needs it
+        self.wait(self._is_through, lambda: self._through()[0], state=self._through)
 
-    def _await(self, condition: Callable[[], bool]) -> None:
-        """Returns when the condition holds, or when nothing moves any more."""
-        seen, changed_at = self._through(), time.monotonic()
-        while not condition() and time.monotonic() < changed_at + PATIENCE_S:
-            self._read_children(seen[0])
-            if seen != self._through():
-                seen, changed_at = self._through(), time.monotonic()
-
-    def _read_children(self, done: int | None = None) -> int:
-        """Waits a moment, tells how things are, and how many trades are made. Raises ChildFailed."""
-        time.sleep(LOOK_S)
-        for child in self._stage.children.values():
-            child.require_running()
-        said = self._stage.children["trade_service"].last_line.split()
+    def read_children(self) -> None:
+        said = self.stage.children["trade_service"].last_line.split()
         if said and said[0] == "made":
             self._made, self._late_s = int(said[1]), float(said[3])
-        self._public.progress(self._made if done is None else done, self._note())
-        return self._made
 
-    def _note(self) -> str:
-        measures = self._health.measures
+    def progress_note(self) -> str:
+        measures = self.health.measures
         parts = [f"¥{self._totals()['turnover_cents'] / 100:,.2f}"] if self._totals() else []
         if self._late_s >= 1:
             parts.append(f"{self._late_s:.0f} s late")
@@ -191,27 +169,28 @@ class _TradingRun:
         return ", ".join(parts)
 
     def _totals(self) -> dict[str, int]:
-        """What the page showed last; nothing before the first."""
-        bulletin = None if self._watch is None else self._watch.bulletin
+        """Return the totals that the page showed last; empty before the first."""
+        bulletin = None if self.watch is None else self.watch.bulletin
         totals: dict[str, int] = bulletin["figures"]["total"] if bulletin and bulletin["figures"] else {}
         return totals
 
     def _shown(self) -> int:
-        """Trades that the page counts."""
+        """Return the number of trades that the page counts."""
         return sum(self._totals().get(name, 0) for name in SUMS if name != "turnover_cents")
 
+    def _is_shown(self) -> bool:
+        return self._shown() > 0
+
     def _through(self) -> tuple[int, ...]:
-        """How far all is: trades at the end of the pipeline first."""
-        logged, measures = self._stage.logged(), self._health.measures
+        """Return the progress of all parts: trades at the end of the pipeline first."""
+        logged, measures = self.stage.logged(), self.health.measures
         waiting = (int(measures.get(name, -1)) for name in ("undecided", "waiting", "tailer_messages"))
-        return logged if self._watch is None else self._shown(), logged, *waiting
+        return logged if self.watch is None else self._shown(), logged, *waiting
 
     def _is_through(self) -> bool:
         shown, logged, *_ = self._through()
-        if not shown == logged == self._plan.load.trades:
-            return False
-        stats = self._stage.broker_stats()  # what was measured a moment ago may be from before the last trade
-        return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)
+        # The broker is asked last: what was measured a moment ago may be from before the last trade.
+        return shown == logged == self._plan.load.trades and self.stage.is_drained()
 
 
 def _result(
