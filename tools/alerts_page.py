@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
+
+from page_table import table
 
 from txmsg.checks.catalogue import BUILT_IN, CHECKS, RULES
 from txmsg.checks.check import Check, words_of
@@ -130,31 +132,29 @@ class _Columns(NamedTuple):
 
     broker: str
     database: str
-    built_in: Sequence[str]
-    unseen: Sequence[str]
-    others: Sequence[str]
+    built_in: str
+    unseen: str
 
 
 _ENGLISH = _Columns(
     "broker",
     "database",
-    ("Alert", "Severity", "After", "Of", "Condition", "Threshold", "What is wrong", "Why it matters", "What to do"),
-    ("Alert", "Severity", "After", "Condition", "What is wrong", "Why it matters", "What to do"),
-    ("Check", "Severity", "What is wrong", "Why it matters", "What to do"),
+    "Alert | Severity | After | Of | Condition | Threshold | What is wrong | Why it matters | What to do",
+    "Alert | Severity | After | Condition | What is wrong | Why it matters | What to do",
 )
 _CHINESE = _Columns(
     "broker",
     "数据库",
-    ("告警", "级别", "持续", "对象", "条件", "阈值", "问题", "影响", "处理"),
-    ("告警", "级别", "持续", "条件", "问题", "影响", "处理"),
-    (),
+    "告警 | 级别 | 持续 | 对象 | 条件 | 阈值 | 问题 | 影响 | 处理",
+    "告警 | 级别 | 持续 | 条件 | 问题 | 影响 | 处理",
 )
+_OTHER_COLUMNS = "Check | Severity | What is wrong | Why it matters | What to do"
 
 
 def alerts_page() -> str:
     """Return the text of docs/alerts.md."""
     others = [[f"`{check.name}`", check.severity.value, *_words(check)] for check in CHECKS if check.condition is None]
-    return "".join([*_rules(_HEAD, _UNSEEN, _ENGLISH, "en"), _OTHERS, *_table(_ENGLISH.others, others)])
+    return "".join([*_rules(_HEAD, _UNSEEN, _ENGLISH, "en"), _OTHERS, table(_OTHER_COLUMNS, others)])
 
 
 def alerts_page_zh() -> str:
@@ -167,7 +167,7 @@ def _rules(head: str, unseen: str, columns: _Columns, language: str) -> Iterator
         return [f"`{check.alert}`", check.severity.value, check.for_, *more, *_words(check, language)]
 
     yield head
-    yield from _table(
+    yield table(
         columns.built_in,
         [
             row(
@@ -180,13 +180,7 @@ def _rules(head: str, unseen: str, columns: _Columns, language: str) -> Iterator
         ],
     )
     yield unseen
-    yield from _table(columns.unseen, [row(check, f"`{check.expr}`") for check in RULES if check.alert not in BUILT_IN])
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
-    for row in rows:
-        yield f"| {' | '.join(row)} |\n"
+    yield table(columns.unseen, [row(check, f"`{check.expr}`") for check in RULES if check.alert not in BUILT_IN])
 
 
 def _words(check: Check, language: str = "en") -> list[str]:

@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from page_table import table
+
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs/decisions"
 WORDS_MAX: Final = 600
 AREAS: Final = (
@@ -114,9 +116,13 @@ def decisions_page() -> str:
 
 
 def _table_of(area: str, found: list[Decision]) -> str:
-    rows = [
-        f"| {each.number} | [{each.title}]({each.file}) | {each.date} "
-        f"| {each.status}{f', amended by {each.amended_by}' if each.amended_by else ''} |\n"
+    rows = (
+        (
+            each.number,
+            f"[{each.title}]({each.file})",
+            str(each.date),
+            f"{each.status}{f', amended by {each.amended_by}' if each.amended_by else ''}",
+        )
         for each in found
-    ]
-    return f"\n## {area}\n\n| Number | Decision | Date | Status |\n|---|---|---|---|\n{''.join(rows)}"
+    )
+    return f"\n## {area}\n{table('Number | Decision | Date | Status', rows)}"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from page_table import table
+
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("debug", "info", "warning", "error", "exception", "log")
 """The methods of EventLog."""
@@ -125,16 +127,16 @@ def events_page() -> str:
     logged = sorted((each for each in calls() if each.method != "debug"), key=lambda each: (each.event, each.level))
     lines = [_HEAD]
     for area, of_area in groupby(logged, key=lambda each: each.event.partition(".")[0]):
-        lines.append(f"\n## {AREAS[area]}\n\n| Event | Level | Text | Logger |\n|---|---|---|---|\n")
-        loggers: dict[str, list[str]] = {}
+        loggers: dict[tuple[str, ...], list[str]] = {}
         for each in of_area:
             loggers.setdefault(_event(each), []).append(f"`{each.module}`")
-        lines += [f"{event} {'<br>'.join(dict.fromkeys(names))} |\n" for event, names in loggers.items()]
+        rows = ((*event, "<br>".join(dict.fromkeys(names))) for event, names in loggers.items())
+        lines += [f"\n## {AREAS[area]}\n", table("Event | Level | Text | Logger", rows)]
     return "".join(lines)
 
 
-def _event(call: Call) -> str:
+def _event(call: Call) -> tuple[str, ...]:
     text = PLACEHOLDER.sub(r"{\1}", call.text).replace("|", "\\|")
     further = [f"`{each}`" for each in call.fields if each not in PLACEHOLDER.findall(call.text)]
     shown = text if not further else f"{text}; {', '.join(further)}"
-    return f"| `{call.event}` | {call.level} | {shown} |"
+    return f"`{call.event}`", call.level, shown

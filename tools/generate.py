@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from alerts_page import alerts_page, alerts_page_zh
@@ -30,16 +31,18 @@ from sync_of_async import sync_modules
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("txmsg")
-REFERENCE = Path("docs/reference.md")
-EVENTS = Path("docs/events.md")
-ALERTS = Path("docs/alerts.md")
-ALERTS_ZH = Path("docs/alerts.zh.md")
-METRICS = Path("docs/metrics.md")
-PERMISSIONS = Path("docs/permissions.md")
-SETTINGS = Path("docs/settings.md")
-DECISIONS = Path("docs/decisions/README.md")
-RULES = Path("deploy/prometheus/txmsg-rules.yml")
-DASHBOARD = Path("deploy/grafana/txmsg-dashboard.json")
+PAGES: Mapping[Path, Callable[[], str]] = {
+    Path("docs/reference.md"): reference,
+    Path("docs/events.md"): events_page,
+    Path("docs/alerts.md"): alerts_page,
+    Path("docs/alerts.zh.md"): alerts_page_zh,
+    Path("docs/metrics.md"): metrics_page,
+    Path("docs/permissions.md"): permissions_page,
+    Path("docs/settings.md"): settings_page,
+    Path("docs/decisions/README.md"): decisions_page,
+    Path("deploy/prometheus/txmsg-rules.yml"): rules_file,
+    Path("deploy/grafana/txmsg-dashboard.json"): dashboard_file,
+}
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
@@ -81,19 +84,7 @@ def write(made: dict[Path, str]) -> None:
 
 def pages() -> dict[Path, str]:
     """Return the pages and the files for Prometheus and Grafana, generated from the code."""
-    return {
-        REFERENCE: reference(),
-        EVENTS: events_page(),
-        ALERTS: alerts_page(),
-        ALERTS_ZH: alerts_page_zh(),
-        METRICS: metrics_page(),
-        PERMISSIONS: permissions_page(),
-        SETTINGS: settings_page(),
-        DECISIONS: decisions_page(),
-        RULES: rules_file(),
-        DASHBOARD: dashboard_file(),
-        **layout_files(ROOT),
-    }
+    return {path: page() for path, page in PAGES.items()} | layout_files(ROOT)
 
 
 def generate(directory: Path) -> dict[Path, str]:

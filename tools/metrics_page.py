@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from page_table import table
+
 from txmsg.checks.catalogue import RULES
-from txmsg.checks.check import Check
 from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, ExportingProcess, Metric, Scope
 
 _HEAD = """# Metrics
@@ -23,9 +24,6 @@ _ALERTS = """
 
 The rules of `deploy/prometheus/txmsg-rules.yml`, for Prometheus. `critical`: messages wait, or are lost. All processes
 of one Notify database have one job, whose name begins with `txmsg`; those of another database have another one.
-
-| Alert | Severity | After | Condition | What to do |
-|---|---|---|---|---|
 """
 _NAMES = {
     ExportingProcess.BROKER: "broker",
@@ -45,15 +43,18 @@ def metrics_page() -> str:
     for section, metrics in groupby(CATALOGUE.values(), key=lambda metric: metric.section):
         of_section = list(metrics)
         lines.append(f"\n## {section}\n\nOf: {_processes(of_section[0])}.\n")
-        lines.append("\n| Name | Type | Unit | Labels | Meaning |\n|---|---|---|---|---|\n")
-        lines += [_row(metric) for metric in of_section]
-    lines.append("\n## Labels\n\n| Label | Values |\n|---|---|\n")
-    lines += [f"| `{label}` | {meaning} |\n" for label, meaning in LABELS.items()]
-    lines.append("\n## Bounds\n\nThe values of the label `bound` of `txmsg_bound_used_ratio`.\n")
-    lines.append("\n| Bound | Of | What |\n|---|---|---|\n")
-    for process, bounds in BOUNDS.items():
-        lines += [f"| `{bound}` | {_NAMES[process]} | {meaning} |\n" for bound, meaning in bounds.items()]
-    lines += [_ALERTS, *map(_alert_row, RULES)]
+        lines.append(table("Name | Type | Unit | Labels | Meaning", map(_row, of_section)))
+    labels = [(f"`{label}`", meaning) for label, meaning in LABELS.items()]
+    bounds = [
+        (f"`{bound}`", _NAMES[process], meaning)
+        for process, of_process in BOUNDS.items()
+        for bound, meaning in of_process.items()
+    ]
+    alerts = [(f"`{each.alert}`", each.severity.value, each.for_, f"`{each.expr}`", each.action) for each in RULES]
+    lines += ["\n## Labels\n", table("Label | Values", labels)]
+    lines += ["\n## Bounds\n\nThe values of the label `bound` of `txmsg_bound_used_ratio`.\n"]
+    lines += [table("Bound | Of | What", bounds)]
+    lines += [_ALERTS, table("Alert | Severity | After | Condition | What to do", alerts)]
     return "".join(lines)
 
 
@@ -61,11 +62,7 @@ def _processes(metric: Metric) -> str:
     return ", ".join(name for process, name in _NAMES.items() if process in metric.processes)
 
 
-def _alert_row(alert: Check) -> str:
-    return f"| `{alert.alert}` | {alert.severity.value} | {alert.for_} | `{alert.expr}` | {alert.action} |\n"
-
-
-def _row(metric: Metric) -> str:
+def _row(metric: Metric) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     scope = " Scope: `database`." if metric.scope is Scope.DATABASE else ""
-    return f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {labels} | {metric.meaning}{scope} |\n"
+    return f"`{metric.name}`", metric.kind.value, metric.unit, labels, f"{metric.meaning}{scope}"

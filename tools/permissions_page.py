@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from page_table import table
+
 from txmsg.wire.access.permissions import PERMISSIONS, Need
 from txmsg.wire.access.rules import RIGHTS, Action, ResourceKind
 
@@ -15,9 +17,6 @@ just *a user* are allowed. A rule is for a user or `role:NAME`, and for a name o
 `admin` may do everything.
 
 ## Rights
-
-| | Topic | Group | Cluster | Meaning |
-|---|---|---|---|---|
 """
 _MEANINGS = {
     Action.SEND: "Send to a topic. Send half messages of a producer group, and report their outcomes.",
@@ -46,16 +45,14 @@ without a listener or fence is shown under its group if it has `send` or `check`
 
 def permissions_page() -> str:
     """Return the text of docs/permissions.md."""
-    lines = [_HEAD]
-    for action in Action:
-        cells = ["yes" if (action, kind) in RIGHTS else "" for kind in ResourceKind]
-        lines.append(f"| `{action}` | {' | '.join(cells)} | {_MEANINGS[action]} |\n")
-    lines.append(_METHODS)
+    rights = [
+        (f"`{action}`", *("yes" if (action, kind) in RIGHTS else "" for kind in ResourceKind), _MEANINGS[action])
+        for action in Action
+    ]
+    lines = [_HEAD, table("| Topic | Group | Cluster | Meaning", rights), _METHODS]
     for service, methods in groupby(sorted(PERMISSIONS), key=lambda name: name.partition("/")[0]):
-        lines.append(f"\n### {service}\n\n| Call | Needs |\n|---|---|\n")
-        for method in methods:
-            needs = "<br>".join(map(_needed, PERMISSIONS[method])) or "a user"
-            lines.append(f"| `{method}` | {needs} |\n")
+        needs = {method: "<br>".join(map(_needed, PERMISSIONS[method])) or "a user" for method in methods}
+        lines += [f"\n### {service}\n", table("Call | Needs", ((f"`{name}`", need) for name, need in needs.items()))]
     return "".join(lines)
 
 

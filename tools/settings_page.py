@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+
+from page_table import table
 
 from txmsg.contrib.django.checks import FINDINGS
 from txmsg.contrib.django.configuration import OPTIONS
@@ -34,7 +36,7 @@ it has applied and which need a restart. Brokers also take live settings from th
 VALUE` sets them for all brokers. Agents have [their own file](how-to/agent.md), and take live settings from a topic of
 a log.
 """
-_TABLE = "| Setting | Default | Bounds | Live | Meaning |\n|---|---|---|---|---|\n"
+_COLUMNS = "Setting | Default | Bounds | Live | Meaning"
 _TITLES = {
     "broker": "`txmsg broker`",
     "metaq": "`txmsg metaq serve`",
@@ -50,15 +52,9 @@ _DJANGO = """
 ## `TXMSG` of a Django project
 
 The names of the dictionary `TXMSG` in its settings: see [Django](how-to/django.md).
-
-| Name | Default | Takes | Meaning |
-|---|---|---|---|
 """
 _CHECKS = """
 `manage.py check` finds:
-
-| Id | Meaning |
-|---|---|
 """
 
 
@@ -66,38 +62,26 @@ def settings_page() -> str:
     """Return the text of docs/settings.md."""
     lines = [_HEAD]
     for scope in CONFIGS:
-        lines += [f"\n## {_TITLES[scope]}\n\n{_TABLE}", *map(_row, settings_of(config_of(scope), scope))]
+        lines += [f"\n## {_TITLES[scope]}\n", table(_COLUMNS, map(_row, settings_of(config_of(scope), scope)))]
     for title, config in _AGENT.items():
-        lines += [f"\n## {title}\n\n{_TABLE}", *map(_row, settings_of(config))]
-    return "".join([*lines, *_of_django()])
+        lines += [f"\n## {title}\n", table(_COLUMNS, map(_row, settings_of(config)))]
+    options = (_cells(f"`{each.name}`", each.default_shown, each.takes, each.meaning) for each in OPTIONS.values())
+    findings = (_cells(f"`{id}`", meaning) for id, meaning in FINDINGS.items())
+    lines += [_DJANGO, table("Name | Default | Takes | Meaning", options), _CHECKS, table("Id | Meaning", findings)]
+    return "".join(lines)
 
 
-def _of_django() -> Iterator[str]:
-    yield _DJANGO
-    for option in OPTIONS.values():
-        yield _cells(f"`{option.name}`", option.default_shown, option.takes, option.meaning)
-    yield _CHECKS
-    for id, meaning in FINDINGS.items():
-        yield _cells(f"`{id}`", meaning)
-
-
-def _row(setting: Setting) -> str:
+def _row(setting: Setting) -> Iterable[str]:
     """Return a row. A key without scope and option, which only its own file has, is given by name."""
     names = [f"`{setting.full_name}`", *([f"`{setting.option}`"] if setting.option else [])]
     if not setting.scope:
         names = [f"`{setting.name}`"]
-    cells = (
-        "<br>".join(names),
-        setting.shown_default(),
-        _bounds(setting),
-        "yes" if setting.live else "",
-        setting.meaning,
-    )
-    return _cells(*cells)
+    is_live = "yes" if setting.live else ""
+    return _cells("<br>".join(names), setting.shown_default(), _bounds(setting), is_live, setting.meaning)
 
 
-def _cells(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+def _cells(*cells: str) -> Iterable[str]:
+    return (cell.replace("|", "\\|") for cell in cells)
 
 
 def _bounds(setting: Setting) -> str:
