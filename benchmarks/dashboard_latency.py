@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.surroundings import parser_of, progress_of
 from txmsg.ops.demo.trades.load import Load
-from txmsg.ops.demo.trades.supervisor import TradesPlan, TradesResult, run
+from txmsg.ops.demo.trades.trading_run import TradesPlan, TradesResult, run
 
 RATES_PER_S = (100, 1_000, 5_000)
 

@@ -34,8 +34,8 @@ from txmsg.broker import migrate
 from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncProducer
 from txmsg.message import Message
-from txmsg.ops.demo.registration import supervisor
-from txmsg.ops.demo.registration.supervisor import RegistrationPlan
+from txmsg.ops.demo.registration import registration_run
+from txmsg.ops.demo.registration.registration_run import RegistrationPlan
 
 WAIT_S_MAX = 1800.0
 PLANT_WAIT_S_MAX = 30.0
@@ -170,7 +170,7 @@ def run(
             )
             if with_server:
                 killed_server = killers.enter_context(RandomKills(metaq, metaq.start, seed + 1))
-            demo = supervisor.run(DEMO, directory, bar)
+            demo = registration_run.run(DEMO, directory, bar)
             began_at = time.perf_counter()
             # Kills prove something only while there are messages to mirror.
             within_s = kills_min * KILL_S

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from examples.trade_dashboard.names import PROVINCES
 from examples.trade_dashboard.page import PAGE
 from tests.page.conftest import ShownPage, ShowPage
-from txmsg.ops.demo.trades.browser import seen
+from txmsg.ops.demo.trades.page_totals import seen
 
 WAIT_MS = 60_000
 STALE_AFTER_S = 2.0

@@ -8,7 +8,7 @@ import psycopg
 
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.figures import Deltas, Waits
-from txmsg.ops.demo.trades.latency import Percentiles, times_since
+from txmsg.ops.demo.trades.figure_latency import Percentiles, times_since
 from txmsg.ops.demo.trades.watching import Seen
 
 _AT = datetime(2026, 11, 11, tzinfo=UTC)

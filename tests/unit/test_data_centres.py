@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
+from txmsg.ops.demo.data_centres.copy_run import CopyRun, DataCentresPlan
 from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
-from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
-from txmsg.ops.demo.data_centres.supervisor import CopyRun, DataCentresPlan
+from txmsg.ops.demo.data_centres.site_stage import SITES, DataCentres
 from txmsg.runtime.child import ChildFailed
 
 

@@ -11,7 +11,7 @@ from examples.lottery.page import shown
 from examples.lottery.verify import Verdict, compare
 from txmsg.ops.demo.latency import Latency, latency_of
 from txmsg.ops.demo.lottery.burst import arrivals
-from txmsg.ops.demo.lottery.supervisor import LotteryPlan
+from txmsg.ops.demo.lottery.lottery_run import LotteryPlan
 
 MIDNIGHT = datetime(2026, 12, 12, tzinfo=UTC)
 

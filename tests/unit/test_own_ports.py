@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.ops.demo.lottery.stage import LotteryStage
+from txmsg.ops.demo.lottery.lottery_stage import LotteryStage
 from txmsg.ops.demo.registration import web
 from txmsg.ops.demo.registration.secure_stage import SecureStage
 from txmsg.wire import listening, ports

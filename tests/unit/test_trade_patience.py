@@ -8,8 +8,8 @@ import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
 from txmsg.ops.demo.trades.load import Load
-from txmsg.ops.demo.trades.stage import TradeStage
-from txmsg.ops.demo.trades.supervisor import TradesPlan, TradingRun
+from txmsg.ops.demo.trades.trade_stage import TradeStage
+from txmsg.ops.demo.trades.trading_run import TradesPlan, TradingRun
 
 
 class Starting(ProcesslessChild):

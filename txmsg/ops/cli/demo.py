@@ -23,9 +23,9 @@ from txmsg.ops.demo.browser import has_browser
 from txmsg.ops.demo.registration import GROUPS
 
 if TYPE_CHECKING:  # each demo needs packages that the other does not
-    from txmsg.ops.demo.lottery import supervisor as lottery_demo
-    from txmsg.ops.demo.registration import supervisor as registration_demo
-    from txmsg.ops.demo.trades import supervisor as trades_demo
+    from txmsg.ops.demo.lottery import lottery_run as lottery_demo
+    from txmsg.ops.demo.registration import registration_run as registration_demo
+    from txmsg.ops.demo.trades import trading_run as trades_demo
 
 _CRASHES: Final = 12
 _REGISTRATION_DATABASES: Final = ("users", *GROUPS, "notify", "attempts")
@@ -136,7 +136,7 @@ def registration(
     Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided; with --secure also if
     the log differs, or an attempt without a right succeeds.
     """
-    from txmsg.ops.demo.registration.supervisor import RegistrationPlan, run
+    from txmsg.ops.demo.registration.registration_run import RegistrationPlan, run
 
     away = None if down == "none" else down
     with refuse_impossible_plan():
@@ -243,7 +243,7 @@ def trades(
         import pyspark  # noqa: F401 - the largest of what this demo needs and the other one does not
 
         from txmsg.ops.demo.trades.load import Load
-        from txmsg.ops.demo.trades.supervisor import TradesPlan, run
+        from txmsg.ops.demo.trades.trading_run import TradesPlan, run
     except ModuleNotFoundError as exc:
         raise click.ClickException(f"this demo needs more ({exc}): run `pip install 'txmsg[all]'`") from exc
 
@@ -340,7 +340,7 @@ def lottery(
     other tickets.
     """
     import txmsg.ops.console.server  # noqa: F401 - what is not installed is told before anything starts
-    from txmsg.ops.demo.lottery.supervisor import LotteryPlan, run
+    from txmsg.ops.demo.lottery.lottery_run import LotteryPlan, run
 
     with refuse_impossible_plan():
         plan = LotteryPlan(users=users, seconds=seconds, kill=kill, with_console=with_console, picture=picture)

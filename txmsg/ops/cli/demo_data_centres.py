@@ -10,7 +10,7 @@ from rich.console import Console
 from txmsg.ops.cli.demo_play import play, print_facts, refuse_impossible_plan, seconds_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option
-from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, DataCentresResult, run
+from txmsg.ops.demo.data_centres.copy_run import DataCentresPlan, DataCentresResult, run
 
 
 @click.command(

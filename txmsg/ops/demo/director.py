@@ -2,7 +2,7 @@
 
     Script     which steps are due at which share of the work; pure
     Patience   when waiting is given up; pure, time is an argument
-    Director   runs phases over a stage with both; the supervisor of each demo derives from it
+    Director   runs phases over a stage with both; each demo derives its run from it
 
 Knows neither what the processes are (stage) nor which result is right (the verifier of the example).
 """
@@ -21,7 +21,7 @@ Stage = TypeVar("Stage", bound=DemoProcesses)
 
 
 class Audience(Protocol):
-    """Is told how the demo proceeds. Called from the supervisor's main thread only."""
+    """Is told how the demo proceeds. Called from the main thread only."""
 
     def phase(self, title: str, steps: int) -> None:
         """Begin a phase of so many steps."""

@@ -1,6 +1,6 @@
 """Runs two data centres that write locally and follow each other, cuts the line between them, and compares the logs.
 
-supervisor   the demo: when the line is cut and healed, and what must be equal at the end
-stage        the processes
+copy_run     the demo: when the line is cut and healed, and what must be equal at the end
+site_stage   the processes
 cuttable_link   the network between the data centres
 """

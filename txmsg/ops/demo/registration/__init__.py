@@ -1,8 +1,8 @@
 """Runs the registration example as real processes, kills them at bad moments, and verifies the result.
 
-supervisor    the demo: its phases, and which process is killed when
+registration_run    the demo: its phases, and which process is killed when
 cluster       the service's processes, restarted whenever one dies
-stage         the databases, the broker and the subscribers, as processes
+registration_stage  the databases, the broker and the subscribers, as processes
 secure_stage, secure_proof   the same with TLS and users, and the checks of it
 users         which users register, how, and how long they wait
 ways          registration in the two old ways: calling the subscribers one after the other, or concurrently

@@ -20,7 +20,7 @@ from txmsg.administration.access import AccessService, IssuedToken, NewUser, Rev
 from txmsg.administration.ask import AskBroker
 from txmsg.administration.rules import RulesService
 from txmsg.ops.demo.registration import GROUPS
-from txmsg.ops.demo.registration.stage import RegistrationStage
+from txmsg.ops.demo.registration.registration_stage import RegistrationStage
 from txmsg.runtime.child import Child, ChildFailed
 from txmsg.wire.access.rules import parse_rule
 from txmsg.wire.address import host_and_port

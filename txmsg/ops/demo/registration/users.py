@@ -47,7 +47,7 @@ def invent(count: int, way: Way, *, refused_share: float) -> list[RegistrationAt
 
 
 class AttemptLog:
-    """The supervisor's own book, in a database of its own: who asked, written before they ask, and what they heard."""
+    """The demo's records, in a database of its own: attempts, written before the requests, and their answers."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True)

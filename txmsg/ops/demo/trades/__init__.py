@@ -1,11 +1,11 @@
 """Runs the trade dashboard as real processes, kills some of them, and compares the totals of all parts.
 
-supervisor   the demo: its phases, and which process is killed when
-stage        the databases, the log and the processes
-health       the state of the parts, for the page and the terminal
+trading_run  the demo: its phases, and which process is killed when
+trade_stage  the databases, the log and the processes
+health_writer   the state of the processes, for the page and the terminal
 watching     the page, as a browser shows it
-browser      reads the page's totals in a browser
-latency      how long figures take until they are stored, and shown on the page
+page_totals  reads the page's totals in a browser
+figure_latency  how long figures take until they are stored, and shown on the page
 load         which trades come when, and how much is in stock
 market       goods, sellers, prices and buyers' provinces
 trading      runs a load against the trade service

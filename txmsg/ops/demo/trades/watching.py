@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from txmsg.ops.demo.trades.browser import read_totals
+from txmsg.ops.demo.trades.page_totals import read_totals
 from txmsg.runtime.child import ChildFailed
 from txmsg.runtime.logs import EventLog
 

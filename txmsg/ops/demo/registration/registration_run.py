@@ -24,8 +24,8 @@ from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.latency import Latency, latency_of
 from txmsg.ops.demo.registration import GROUPS
 from txmsg.ops.demo.registration.cluster import ServiceCluster
+from txmsg.ops.demo.registration.registration_stage import RegistrationStage
 from txmsg.ops.demo.registration.secure_stage import SecureStage
-from txmsg.ops.demo.registration.stage import RegistrationStage
 from txmsg.ops.demo.registration.users import (
     Answer,
     AttemptLog,
@@ -58,7 +58,7 @@ TITLES: dict[Way, str] = {
 }
 
 POINTS = ("before-commit", "after-commit", "while-telling", "random")
-"""Scripted points of crash_points.py, and the outside supervisor's own random moment, in turn."""
+"""Scripted points of crash_points.py, and a random time chosen here, in turn."""
 
 DOWN_FROM, BROKER_KILLED_AT, ROTATED_AT, DOWN_UNTIL = 0.1, 0.4, 0.55, 0.7
 """When things happen to the broker, to certificates and tokens, and to the subscriber that is down, as shares of the

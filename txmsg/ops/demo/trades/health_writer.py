@@ -13,7 +13,7 @@ from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.errors import TxmsgError
 from txmsg.metaq import LogAccess, LogQueue
-from txmsg.ops.demo.trades.stage import TOPIC, TradeStage
+from txmsg.ops.demo.trades.trade_stage import TOPIC, TradeStage
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.blocking import BlockingChannel
 

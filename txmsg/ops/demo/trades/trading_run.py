@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from txmsg.ops.demo.director import Audience, Director, Step
-from txmsg.ops.demo.trades.health import HealthWriter
-from txmsg.ops.demo.trades.latency import Percentiles, Times, times_since
+from txmsg.ops.demo.trades.figure_latency import Percentiles, Times, times_since
+from txmsg.ops.demo.trades.health_writer import HealthWriter
 from txmsg.ops.demo.trades.load import MIDNIGHT, Load
-from txmsg.ops.demo.trades.stage import TradeStage
+from txmsg.ops.demo.trades.trade_stage import TradeStage
 from txmsg.ops.demo.trades.watching import PageReading, PageWatch, read_page
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}

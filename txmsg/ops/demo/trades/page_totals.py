@@ -1,6 +1,6 @@
 """Reads the totals from the page as a browser shows it: what a person sees, where it is shown in full.
 
-    python -m txmsg.ops.demo.trades.browser HOST:PORT orders paid ...
+    python -m txmsg.ops.demo.trades.page_totals HOST:PORT orders paid ...
 
 prints them as one JSON object. A total that is shown short (12.3K) is read from its element's `data-value`. Needs the
 Python package `playwright`, and Chromium: Debian's will do.

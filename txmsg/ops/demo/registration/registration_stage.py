@@ -1,6 +1,6 @@
 """Starts the databases, the broker, the subscribers and the service.
 
-Each subscriber has a database of its own name; the service has "users", the supervisor's records "attempts".
+Each subscriber has a database of its own name; the service has "users", the demo's records "attempts".
 """
 
 from __future__ import annotations

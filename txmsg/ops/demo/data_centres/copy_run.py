@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
-from txmsg.ops.demo.data_centres.stage import SITES, DataCentres, other
+from txmsg.ops.demo.data_centres.site_stage import SITES, DataCentres, other
 from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.examples.data_centres.orders import cents_of
 

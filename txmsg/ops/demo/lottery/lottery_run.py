@@ -18,7 +18,7 @@ from txmsg.ops.demo.browser import taking_picture
 from txmsg.ops.demo.director import Audience, Director, Step
 from txmsg.ops.demo.examples.lottery import figures
 from txmsg.ops.demo.latency import Latency
-from txmsg.ops.demo.lottery.stage import PRINTERS, LotteryStage
+from txmsg.ops.demo.lottery.lottery_stage import PRINTERS, LotteryStage
 from txmsg.runtime.child import ChildFailed
 from txmsg.runtime.postgres import FORM, connect
 
