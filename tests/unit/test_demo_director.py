@@ -100,6 +100,17 @@ def test_a_process_that_was_ended_on_purpose_has_not_failed(director: CountingDi
     assert stage.ready_by_name() == {"page": False}
 
 
+def test_a_killed_process_that_is_started_again_must_run(tmp_path: Path) -> None:
+    stage, again = DemoProcesses(tmp_path), ProcesslessChild("broker")
+    stage.start_child("broker", lambda: ProcesslessChild("broker"))
+    stage.kill("broker")
+    stage.start_child("broker", lambda: again)
+    stage.require_running()
+    again.process.status = 1
+    with pytest.raises(ChildFailed, match="broker ended by itself"):
+        stage.require_running()
+
+
 def test_a_killed_process_is_started_again_as_before_and_counted(tmp_path: Path) -> None:
     started: list[Any] = []
 
