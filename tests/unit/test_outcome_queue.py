@@ -22,14 +22,15 @@ class Loop(asyncio.BaseEventLoop):
         self.now = 1000.0
         self.soon: list[Callable[[], object]] = []
         self.later: list[tuple[float, Callable[[], object]]] = []
-        self.is_interrupted = False
+        self.before_call: Callable[[], object] | None = None
 
     def time(self) -> float:
         return self.now
 
     def call_soon_threadsafe(self, callback, *args, context=None):  # type: ignore[no-untyped-def,override]
-        if self.is_interrupted:
-            raise KeyboardInterrupt
+        before, self.before_call = self.before_call, None
+        if before is not None:
+            before()
         self.soon.append(callback)
 
     def call_at(self, when, callback, *args, context=None):  # type: ignore[no-untyped-def,override]
@@ -88,19 +89,24 @@ def test_outcomes_of_the_next_milliseconds_are_sent_together_with_one_wakeup(sen
     assert wakes == 1
 
 
-def test_flush_sends_waiting_outcomes_at_once(sent: Sent) -> None:
+def test_closing_sends_what_waits_and_then_each_outcome_at_once(sent: Sent) -> None:
     sent.add(0)
     sent.loop.run_at(1000.0)
     sent.add(1)
-    sent.queue.flush()
+    sent.queue.close()
     assert sent.numbers == [0, 1]
+    sent.add(2)  # of a transaction that commits while half messages are drained
+    sent.loop.run_at(1000.0)
+    assert sent.numbers == [0, 1, 2]
 
 
-def test_outcome_of_an_interrupted_thread_is_sent_with_the_next_one(sent: Sent) -> None:
-    sent.loop.is_interrupted = True
+def test_interrupted_thread_strands_neither_its_outcome_nor_that_of_another_thread(sent: Sent) -> None:
+    def interrupt() -> None:
+        sent.add(1)  # another thread sees that a flush is due, and asks for none
+        raise KeyboardInterrupt
+
+    sent.loop.before_call = interrupt
     with pytest.raises(KeyboardInterrupt):
         sent.add(0)
-    sent.loop.is_interrupted = False
-    sent.add(1)
-    sent.loop.run_at(1000.0 + GROUP_S)
+    sent.loop.run_at(1000.0)
     assert sent.numbers == [0, 1]

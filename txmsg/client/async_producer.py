@@ -179,7 +179,7 @@ class AsyncProducer:
             await _cancelled(self._relaying, wait_s=_RELAY_END_S)
         if self._sender is not None:
             # Before the sender drains: outcomes still in the group would miss the drain, and be left to check-backs.
-            self._outcomes_started.flush()
+            self._outcomes_started.close()
             await self._sender.drain()
         for presence in self._presences:
             await _cancelled(presence)

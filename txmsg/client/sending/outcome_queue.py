@@ -29,7 +29,13 @@ class OutcomeQueue:
         self._send = send
         self._waiting: deque[tuple[bytes, EndEntry]] = deque()
         self._is_flush_due = False
+        self._pause_s = GROUP_S
         self._next_flush_at = loop.time()
+
+    def close(self) -> None:
+        """Send everything that waits, and from now on each outcome at once: lanes close next. On the loop."""
+        self._pause_s = 0.0
+        self.flush()
 
     def add(self, shard: bytes, entry: EndEntry) -> None:
         """Return at once; the entry leaves within GROUP_S. For any thread."""
@@ -41,8 +47,10 @@ class OutcomeQueue:
         try:
             self._is_flush_due = True
             self._loop.call_soon_threadsafe(self._flush_in_time)
-        except BaseException:  # a signal, say: the next entry has to ask
+        except BaseException:
+            # A signal, say. Another thread may have added an entry meanwhile and relied on this flush.
             self._is_flush_due = False
+            self._loop.call_soon_threadsafe(self.flush)
             raise
 
     def _flush_in_time(self) -> None:
@@ -54,9 +62,9 @@ class OutcomeQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Send everything that waits. To be called on the loop."""
+        """Send everything that waits. On the loop."""
         self._is_flush_due = False
-        self._next_flush_at = self._loop.time() + GROUP_S
+        self._next_flush_at = self._loop.time() + self._pause_s
         # After the flag is cleared: see `add`.
         while self._waiting:
             self._send(*self._waiting.popleft())
