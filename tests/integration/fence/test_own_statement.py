@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
@@ -15,6 +16,8 @@ from sqlalchemy.orm import Session
 from tests.integration.fence.business import LEVELS, recorded, register, users_count
 from tests.postgres_proxy import CUT_BEFORE, FORWARD, HOLD, PostgresProxy
 from txmsg.checker.fence import AsyncFence, Fence
+from txmsg.checker.fence.with_begin import literals_of
+from txmsg.checker.tables import create_tables
 from txmsg.client import idempotent
 from txmsg.errors import TransactionRefused
 from txmsg.message import ReceivedMessage, new_transaction_id
@@ -133,6 +136,89 @@ def test_statement_listeners_of_the_application_see_the_row(engine: Engine, fenc
         session.commit()
     assert any("INTO txmsg_fence" in sql for sql in said)
     assert list(recorded(engine).values()) == ["commit"]
+
+
+@pytest.mark.parametrize("name", ["before_execute", "after_execute", "after_cursor_execute", "do_execute"])
+def test_each_kind_of_statement_listener_sees_the_row(postgres_engine: Engine, name: str) -> None:
+    fence, heard = fence_of(postgres_engine), list[str]()
+
+    def listen(*arguments: object) -> None:
+        heard.extend(str(each) for each in arguments)
+
+    if name == "before_execute":  # it may replace the statement
+        event.listen(postgres_engine, name, lambda _, statement, *__: heard.append(str(statement)))
+    elif name == "do_execute":
+        event.listen(postgres_engine, name, lambda _, statement, *__: heard.append(statement))
+    else:
+        event.listen(postgres_engine, name, listen)
+    with Session(postgres_engine) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    assert any("txmsg_fence" in each for each in heard)
+
+
+def test_row_is_in_the_log_of_an_engine_that_echoes(postgres_engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    engine = create_engine(postgres_engine.url, echo=True)
+    fence = fence_of(engine)
+    caplog.clear()
+    with Session(engine) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    engine.dispose()
+    assert any("INSERT INTO txmsg_fence" in message for message in caplog.messages)
+
+
+def test_instrumented_cursors_of_psycopg_see_the_row(postgres_engine: Engine) -> None:
+    executed: list[str] = []
+
+    class Instrumented(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+            executed.append(str(query))
+            return super().execute(query, *arguments, **options)
+
+    engine = create_engine(postgres_engine.url, connect_args={"cursor_factory": Instrumented})
+    fence = fence_of(engine)
+    with Session(engine) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    engine.dispose()
+    assert any("INSERT INTO txmsg_fence" in each for each in executed)
+
+
+def test_row_goes_to_a_schema_whose_name_is_not_ascii_in_the_encoding_of_the_client(postgres_engine: Engine) -> None:
+    with postgres_engine.begin() as connection:
+        connection.exec_driver_sql('create schema "schéma"')
+    engine = create_engine(postgres_engine.url, connect_args={"client_encoding": "latin1"})
+    tenant = engine.execution_options(schema_translate_map={None: "schéma"})
+    create_tables(tenant)
+    fence, transaction_id = fence_of(tenant), new_transaction_id()
+    with Session(tenant) as session:
+        fence.write(session, transaction_id)
+        session.commit()
+    assert recorded(tenant) == {transaction_id: "commit"}
+    engine.dispose()
+
+
+def test_listener_to_errors_is_given_the_statement_and_its_parameters_apart(postgres_engine: Engine) -> None:
+    fence, transaction_id = fence_of(postgres_engine), new_transaction_id()
+    with Session(postgres_engine) as session:
+        fence.write(session, transaction_id)
+        session.commit()
+    heard: list[tuple[str | None, object]] = []
+    event.listen(postgres_engine, "handle_error", lambda context: heard.append((context.statement, context.parameters)))
+    with Session(postgres_engine) as session, pytest.raises(TransactionRefused):
+        fence.write(session, transaction_id)
+    [(statement, parameters)] = heard
+    assert str(transaction_id) not in str(statement)
+    assert isinstance(parameters, dict)
+    assert parameters["id"] == transaction_id
+
+
+@pytest.mark.parametrize(
+    ("value", "is_plain"), [("mailer-1.%a", True), ("O'Brien", False), ("Müller", False), (3, True)]
+)
+def test_only_values_that_need_no_quoting_become_part_of_the_text(value: object, is_plain: bool) -> None:
+    assert (literals_of({"name": value}) is not None) == is_plain
 
 
 def test_refused_row_is_rolled_back_and_its_connection_is_reused(proxy: PostgresProxy) -> None:

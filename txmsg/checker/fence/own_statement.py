@@ -12,10 +12,10 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Dialect, Insert
 
-from txmsg.checker.fence.with_begin import begin_with, not_begun
+from txmsg.checker.fence.with_begin import begin_with, literals_of, not_begun
 
 unheard: Final[set[Callable[..., Any]]] = set()
-"""txmsg's own listeners to `before_cursor_execute`, which need not see these statements."""
+"""txmsg's own listeners, which need not see these statements."""
 
 _COUNTED: Final = {"preserve_rowcount": True}
 
@@ -60,8 +60,8 @@ class OwnStatement:
             schemas = connection.get_execution_options().get("schema_translate_map") or {}
         text = self._text(connection.dialect, schemas.get(None))
         driver = not_begun(connection)
-        if driver is not None:
-            return begin_with(connection, driver, text.sql, values)
+        if driver is not None and (literals := literals_of(values)) is not None:
+            return begin_with(connection, driver, text.sql, values, literals)
         return connection.exec_driver_sql(text.sql, text.parameters(values), execution_options=_COUNTED).rowcount
 
     def _text(self, dialect: Dialect, schema: str | None) -> _Text:
@@ -75,11 +75,12 @@ class OwnStatement:
 
 
 def _is_heard(connection: Connection) -> bool:
-    """Return True if the application listens to the statements of this connection."""
-    listeners = connection.dispatch
-    if listeners.before_execute:
+    """Return True if the application listens to the statements of this connection, or has them logged."""
+    heard = connection.dispatch
+    below: Any = connection.dialect
+    if connection._echo or heard.before_execute or heard.after_execute or below.dispatch.do_execute:
         return True
-    return any(each not in unheard for each in listeners.before_cursor_execute)
+    return any(each not in unheard for each in (*heard.before_cursor_execute, *heard.after_cursor_execute))
 
 
 def _compiled(statement: Insert, dialect: Dialect, schema: str | None) -> _Text:

@@ -30,30 +30,47 @@ def not_begun(connection: Connection) -> Any:
         return None
     driver: Any = connection.connection.driver_connection
     pgconn = getattr(driver, "pgconn", None)
-    if pgconn is None or driver.autocommit:
+    if pgconn is None or driver.autocommit or not _is_of_psycopg(driver.cursor_factory):
         return None
     is_idle = pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _PIPELINE_OFF
     return driver if is_idle else None
 
 
-def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[str, object]) -> int:
+def literals_of(values: Mapping[str, object]) -> Mapping[str, str] | None:
+    """Return the values as SQL; None if one would need quoting, or is of a type that txmsg's rows do not have."""
+    literals = {}
+    for name, value in values.items():
+        if isinstance(value, int):
+            literals[name] = str(int(value))
+        elif isinstance(value, UUID | str) and _PLAIN.issuperset(text := str(value)):
+            literals[name] = f"'{text}'"
+        else:
+            return None
+    return literals
+
+
+def begin_with(
+    connection: Connection, driver: Any, sql: str, values: Mapping[str, object], literals: Mapping[str, str]
+) -> int:
     """Send BEGIN with a statement, whose parameters are written as `%(name)s`. Return the number of rows written.
 
-    Errors are those of any statement of SQLAlchemy's connection.
+    Errors are those of any statement of SQLAlchemy's connection, but for their execution context, which is None.
     """
-    begin_and_sql = f"{_begin_sql(driver)}; {sql % {name: _literal(value) for name, value in values.items()}}"
+    begin = _begin_sql(driver)
     try:
+        request = f"{begin}; {sql % literals}".encode(driver.info.encoding)
         if connection.dialect.is_async:
-            results = await_only(_send_sql_async(driver, begin_and_sql.encode()))
+            results = await_only(_send_sql_async(driver, request))
         else:
-            results = _send_sql(driver, begin_and_sql.encode())
+            results = _send_sql(driver, request)
         for result in results:
             if result.status != _COMMAND_OK:
                 raise _psycopg("errors").error_from_result(result, encoding=driver.info.encoding)
     except BaseException as exc:  # noqa: BLE001 - it raises
         # A private method: SQLAlchemy has no public way that notifies listeners to errors, wraps the exception and
         # empties a pool whose server has gone.
-        connection._handle_dbapi_exception(exc, begin_and_sql, None, None, None)
+        parameters: Any = dict(values)
+        connection._handle_dbapi_exception(exc, f"{begin}; {sql}", parameters, None, None)
     return int(results[-1].command_tuples or 0)
 
 
@@ -82,14 +99,10 @@ def _begin_sql(driver: Any) -> str:
     return sql
 
 
-def _literal(value: object) -> str:
-    """Return a literal for a value of txmsg's own rows: an id, a name or a number."""
-    if isinstance(value, int):
-        return str(value)
-    assert isinstance(value, UUID | str), f"{value!r} is of type {type(value).__name__}"
-    text = str(value)
-    assert _PLAIN.issuperset(text), f"{text!r} needs quoting"
-    return f"'{text}'"
+def _is_of_psycopg(cursor_factory: Any) -> bool:
+    """Return True for psycopg's own cursors. Others are instrumented: they are to see each statement."""
+    module: str = cursor_factory.__module__
+    return module.partition(".")[0] == "psycopg"
 
 
 @cache

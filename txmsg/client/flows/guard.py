@@ -441,12 +441,12 @@ def _before_cursor_execute(
     return statement, parameters
 
 
-unheard.add(_before_cursor_execute)
-
-
 def _after_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
     for guard in _of_connections.get(connection, ()):
         guard.executed(connection, statement)
+
+
+unheard.update((_before_cursor_execute, _after_cursor_execute))
 
 
 def _handle_error(context: ExceptionContext) -> None:
