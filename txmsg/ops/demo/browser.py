@@ -25,12 +25,12 @@ _BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "
 
 
 def find_browser() -> str | None:
-    """The path of the Chromium that is installed, if there is one. Playwright's own would be a download."""
+    """Return the path of the installed Chromium, if there is one. Playwright's own would be a download."""
     return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
 
 
 def has_browser() -> bool:
-    """Whether pages can be looked at."""
+    """Return True if pages can be opened."""
     return find_browser() is not None and find_spec("playwright") is not None
 
 

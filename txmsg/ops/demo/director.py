@@ -93,7 +93,7 @@ class Director(Generic[Stage]):
         self.stage, self.audience = stage, audience
         self.script = Script(0)
         self.exits = contextlib.ExitStack()
-        """What ends before the stage does."""
+        """Contexts that end before the stage does."""
         self._began_at = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""How long people waited: percentiles."""
+"""Percentiles of waits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """What users waited for an answer, in milliseconds."""
+    """Percentiles of the waits for an answer, in milliseconds."""
 
     p50: float
     p99: float
 
 
 def latency_of(waits_ms: Iterable[float]) -> Latency:
-    """Percentiles (nearest rank); 0 where nobody waited."""
+    """Return percentiles (nearest rank); 0 without waits."""
     ordered = sorted(waits_ms)
     if not ordered:
         return Latency(p50=0.0, p99=0.0)

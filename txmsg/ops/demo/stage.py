@@ -49,7 +49,7 @@ class DemoProcesses:
         self.on_wait: Callable[[str], object] = lambda name: None
         """Called with the name of the process that is waited for next."""
         self.kills: Counter[str] = Counter()
-        """How often each was killed and started again."""
+        """Kills of each by `kill_and_restart`."""
         self._stopped: set[str] = set()
         self._makers: dict[str, Callable[[], Child]] = {}
         self._logs = directory / "logs"

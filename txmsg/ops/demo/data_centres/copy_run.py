@@ -57,7 +57,7 @@ class DataCentresResult:
     cuts: int
     written_while_cut: int
     behind_max: int
-    """How many orders of the other data centre a data centre lacked at the worst moment."""
+    """Orders of the other data centre that a data centre lacked at the worst moment."""
     caught_up_s: float
     """From the last order until both had all."""
     logs_equal: bool

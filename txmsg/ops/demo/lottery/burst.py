@@ -28,7 +28,7 @@ AGAIN_S: Final = 0.2
 CARELESS: Final = 20
 """One in so many users forgets to accept the rules, is refused, and enters then."""
 _DECAY: Final = 2.0
-"""How much more come at the beginning than at the end: e to the power of this."""
+"""Ratio of arrivals at the beginning to those at the end: e to the power of this."""
 _RECENT_S: Final = 1.0
 
 _ENTERED: Final = (200, 201)
@@ -37,7 +37,7 @@ _AGAIN: Final = (503, None)
 
 
 def arrivals(users: int, seconds: float) -> Iterator[float]:
-    """When each user comes, in seconds from the beginning: most of them at once, as at midnight."""
+    """Yield when each user comes, in seconds from the beginning: most of them at once, as at midnight."""
     for number in range(users):
         yield -seconds / _DECAY * math.log(1 - number / users * (1 - math.exp(-_DECAY)))
 
@@ -51,7 +51,7 @@ class Burst:
     seconds: float
     accepted: int = 0
     refused: int = 0
-    """Who had not accepted the rules at first."""
+    """Users who had not accepted the rules at first."""
     repeated: int = 0
     """Tries after which nothing was known: no connection, no answer, or 503."""
     waits_ms: list[float] = field(default_factory=list)

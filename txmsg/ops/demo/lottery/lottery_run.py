@@ -24,18 +24,18 @@ from txmsg.runtime.postgres import FORM, connect
 
 PRINTERS_AT_FIRST: Final = 2
 PRINTED_SHARE: Final = 0.2
-"""How much one printer prints per second, as a share of the users who come in one on average: four do not keep up."""
+"""Tickets per second of one printer, as a share of the users who come in one on average: four do not keep up."""
 TICKETS_AT_ONCE: Final = 4
 KILLED_AT: Final = {"activity_1": 0.15, "printer_1": 0.3, "broker": 0.45}
-"""When processes are killed, as shares of the users who have entered."""
+"""Times at which processes are killed, as shares of the users who have entered."""
 MORE_PRINTERS_AT, FEWER_PRINTERS_AT = 0.6, 0.75
-"""When printers are added, as a share of the users who have entered; when one is stopped, of the tickets."""
+"""Printers are added at a share of the users who have entered; one is stopped at a share of the tickets."""
 WRITE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LotteryPlan:
-    """How big the burst is."""
+    """The size of the burst."""
 
     users: int
     seconds: float
@@ -64,26 +64,26 @@ class LotteryResult:
     """The result. The names are those of `txmsg demo lottery --json`."""
 
     users: int
-    """Who has entered: as many as were to, since each tries until it is let in."""
+    """Users who have entered: all of them, since each tries until it is let in."""
     tickets: int
     missing: int
     duplicated: int
     phantom: int
     in_doubt: int
     request_ms: Latency
-    """What users waited for the answer from when they came, with all their tries."""
+    """Milliseconds that users waited for the answer from their arrival on, with all their tries."""
     backlog_max: int
-    """How many waited for a ticket at the worst moment."""
+    """Users who waited for a ticket at the worst moment."""
     refused: int
     """Users who did not accept the rules at first: their entries were rolled back."""
     repeated: int
     """Tries without an answer, or with "try again"."""
     kills: dict[str, int]
     printers: int
-    """How many ran at a time at most."""
+    """Printers that ran at a time, at most."""
     seconds: float
     findings: list[str]
-    """What is wrong, in sentences."""
+    """Errors, in sentences."""
 
     @property
     def clean(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where in the flow a service process dies by SIGKILL. Hooks of SQLAlchemy and of the producer: service.py knows none.
+"""Kills a service process at points of the flow. Hooks of SQLAlchemy and of the producer: service.py knows none.
 
     1 half message stored
     2 local transaction: fence row, user row

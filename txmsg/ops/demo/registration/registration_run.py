@@ -61,7 +61,7 @@ POINTS = ("before-commit", "after-commit", "while-telling", "random")
 """Scripted points of crash_points.py, and a random time chosen here, in turn."""
 
 DOWN_FROM, BROKER_KILLED_AT, ROTATED_AT, DOWN_UNTIL = 0.1, 0.4, 0.55, 0.7
-"""When things happen to the broker, to certificates and tokens, and to the subscriber that is down, as shares of the
+"""Times of what happens to the broker, to certificates and tokens, and to the subscriber that is down, as shares of the
 users under crashes."""
 
 

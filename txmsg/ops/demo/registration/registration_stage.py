@@ -13,7 +13,7 @@ from txmsg.ops.demo.stage import DemoStage
 from txmsg.runtime.child import Child
 
 STEP_SHARES = {"red_packet": 0.05, "alipay_account": 0.2, "legality_check": 0.1, "social_import": 1.0}
-"""How long each subscriber's work takes, as a share of the slow one's."""
+"""Duration of each subscriber's work, as a share of the slow one's."""
 
 
 class RegistrationStage(DemoStage):

@@ -1,4 +1,4 @@
-"""What a secured demo has to show at the end: a log without a gap, a console that works, and intruders who are refused.
+"""Examines a secured demo at the end: a log without a gap, a console that works, and intruders who are refused.
 
 Knows the stage, and nothing of what happened on it.
 """
@@ -36,7 +36,7 @@ _CALL_S_MAX: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What came out. The names are those of `txmsg demo registration --secure --json`."""
+    """The result. The names are those of `txmsg demo registration --secure --json`."""
 
     users: int
     """Of the brokers; all of their tokens were rotated."""
@@ -50,7 +50,7 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class RefusedAttempt:
-    """What must be refused: with this error, and a text that has these words."""
+    """An attempt that must be refused with this error, and a text that has these words."""
 
     what: str
     make: Callable[[], None]
@@ -99,7 +99,7 @@ def _registered_by_message(stage: SecureStage) -> set[str]:
 
 
 def _mirrored(stage: SecureStage, count: int) -> Counter[str]:
-    """How often each user is in the log, when that has so many messages, or does not get more."""
+    """Return how often each user is in the log, when it has so many messages, or after a while."""
     with open_log(stage.log_address, tls=stage.context("reader"), token=stage.token_file("reader")) as log:
         queues = [LogQueue(TOPIC, number) for number in log.queues_of(TOPIC)]
         until = time.monotonic() + _PATIENCE_S
@@ -203,7 +203,7 @@ def _call(channel: BlockingChannel, method: Any, request: Any) -> None:
 
 
 def _try(attempt: RefusedAttempt) -> str | None:
-    """What is wrong, if it is not refused as it should be."""
+    """Return the error if an attempt is not refused as it should be."""
     try:
         attempt.make()
     except TxmsgError as exc:

@@ -42,7 +42,7 @@ RIGHTS: Final[Mapping[str, Sequence[str]]] = {
     "operator": ("describe cluster", "describe topic:*", "describe group:*"),
     "supervisor": ("describe cluster",),
 }
-"""What each user may do: all that its part needs. `reader` reads the log, `operator` looks at the console."""
+"""The rights of each user: all that its part needs. `reader` reads the log, `operator` looks at the console."""
 _ADMIN: Final = "admin"
 _SERVED_S_MAX: Final = 30.0
 _CALL_S_MAX: Final = 10.0
@@ -102,7 +102,7 @@ class SecureStage(RegistrationStage):
     # ---- who is who
 
     def token_file(self, user: str) -> Path:
-        """Where the token of a user is."""
+        """Return the file of a user's token."""
         return self._access / f"{user}.token"
 
     def credentials(self, name: str) -> dict[str, str]:

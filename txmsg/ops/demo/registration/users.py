@@ -1,4 +1,4 @@
-"""Who registers, how, and how long they waited. Every attempt is on disk before it is made. Knows no process."""
+"""Records attempts to register and their outcomes. Every attempt is on disk before it is made. Knows no process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RegistrationAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationOutcome:
-    """What a person was told, and after how long. "nothing": the service died under the request."""
+    """The answer that a user got, and after how long. "nothing": the service died under the request."""
 
     attempt: RegistrationAttempt
     answer: Answer

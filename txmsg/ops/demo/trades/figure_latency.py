@@ -1,4 +1,4 @@
-"""How long the figures of the day took: until they were stored, until the page had them, and what they waited for."""
+"""Measures how long the figures of the day took until they were stored and on the page, and what they waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the parts are, written into a file every second: for the page, and for the line in the terminal."""
+"""Writes the state of the processes into a file every second: for the page, and for the line in the terminal."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = EventLog(__name__)
 
 
 class HealthWriter:
-    """Looks at all parts of a stage, on a thread of its own."""
+    """Measures all parts of a stage, on a thread of its own."""
 
     def __init__(self, stage: TradeStage) -> None:
         self._stage = stage
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self.measures: Mapping[str, float] = {}
-        """What was measured last; what could not be measured is left out."""
+        """The last measures; those that could not be taken are left out."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,7 +62,7 @@ def _of_broker(channel: BlockingChannel) -> dict[str, float]:
 
 
 def _of_tailer(storage: str, log: LogAccess) -> dict[str, float]:
-    """What is in the table and not in the log. The mirror's own notes are up to a second old, so the log is asked."""
+    """Return what is in the table and not in the log. The mirror's notes are up to a second old, so the log is read."""
     try:
         with closing(connect(storage)) as session, translated():
             queues = table.queues(session, [TOPIC], [])

@@ -19,7 +19,7 @@ from txmsg.ops.demo.examples.trade_dashboard.orders import Event, Order
 from txmsg.ops.demo.trades.market import ITEMS, PROVINCE_WEIGHTS
 
 MIDNIGHT: Final = 0.15
-"""When the rush begins, as a share of the load's time."""
+"""The time at which the rush begins, as a share of the load's time."""
 
 _QUIET: Final = 0.5
 _RUSH: Final = 0.6
@@ -31,7 +31,7 @@ _POINTS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much is traded. Raises ValueError for an impossible load."""
+    """The size of the load. Raises ValueError for an impossible load."""
 
     rate: float
     """Trades per second, over all the time: an order that is created, paid, shipped or refunded is a trade each."""
@@ -49,7 +49,7 @@ class Load:
 
     @property
     def trades(self) -> int:
-        """How many there are in all."""
+        """Return the number of trades."""
         return round(self.rate * self.seconds)
 
 
@@ -65,7 +65,7 @@ class TradeStep(NamedTuple):
 
 
 def _intensity(share: float) -> float:
-    """How much goes on at this share of the day, compared with other moments."""
+    """Return the activity at this share of the day, compared with other moments."""
     if share < MIDNIGHT:
         return _QUIET
     rush = _RUSH * math.exp(-(share - MIDNIGHT) / _RUSH_SHARE)
@@ -97,7 +97,7 @@ _SHIPPED: Final = 0.7
 _REFUNDED_UNSHIPPED: Final = 0.04
 _REFUNDED_SHIPPED: Final = 0.04
 _WAITS_S: Final[Mapping[Event, float]] = {"paid": 1.5, "shipped": 3.0, "refunded": 3.0}
-"""How long an order waits for each, on average. A day has seconds here, so hours are seconds."""
+"""Seconds that an order waits for each, on average. A day has seconds here, so hours are seconds."""
 _QUANTITIES: Final = (1, 1, 1, 1, 1, 2, 2, 3)
 _BUYERS: Final = 1_000_000
 _ORDERS_PER_TRADE: Final = 0.4
@@ -127,7 +127,7 @@ def steps(load: Load) -> Iterator[TradeStep]:
 
 
 class _People:
-    """Who buys what, and what they do then. Every decision is taken from one sequence of random numbers."""
+    """Draws orders and what becomes of them. Every decision is taken from one sequence of random numbers."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -171,7 +171,7 @@ class _People:
 
 
 def initial_stock(load: Load) -> dict[str, int]:
-    """How many there are of each item: of some more than the load will sell, of others too few."""
+    """Return the stock of each item: of some more than the load will sell, of others too few."""
     rng = random.Random(load.seed)
     sold = load.trades * _ORDERS_PER_TRADE * _PAID * sum(_QUANTITIES) / len(_QUANTITIES)
     weight = sum(item.weight for item in ITEMS)

@@ -1,4 +1,4 @@
-"""What is sold, by whom, at what price, and where buyers live. Always the same market; pure."""
+"""Goods with their sellers and prices, and the provinces of buyers. Always the same market; pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CATEGORIES: Final[Mapping[str, tuple[float, int, int]]] = {
     "books": (2, 15, 150),
     "jewellery": (2, 100, 20_000),
 }
-"""How often each is bought, compared with others, and its prices in yuan, from the cheapest to the dearest."""
+"""Weight of purchases, compared with others, and the prices in yuan, from the cheapest to the dearest."""
 _SELLERS: Final = 12
 """Of each category."""
 _ITEMS: Final = 5

@@ -27,7 +27,7 @@ LOOK_MS: Final = 100
 
 
 def read_totals(address: str, names: tuple[str, ...]) -> dict[str, int] | None:
-    """What the page shows of each `figures.total.NAME`; None where there is no browser.
+    """Return what the page shows of each `figures.total.NAME`; None where there is no browser.
 
     In a process of its own, since a browser is driven from an event loop. Raises ChildFailed when it fails.
     """

@@ -50,7 +50,7 @@ class Trading:
         self.made = 0
         """Trades that are in the database."""
         self.late_s = 0.0
-        """How long after its moment the last trade was due: more than a little when the service cannot keep up."""
+        """Delay in seconds of the last trade: more than a little when the service cannot keep up."""
 
     async def run(self) -> None:
         """Returns when all trades are made. Raises what a trade raises that cannot be made."""

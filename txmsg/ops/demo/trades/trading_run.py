@@ -22,10 +22,10 @@ from txmsg.ops.demo.trades.trade_stage import TradeStage
 from txmsg.ops.demo.trades.watching import PageReading, PageWatch, read_page
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
-"""When processes are killed, as shares of the trades."""
+"""Times at which processes are killed, as shares of the trades."""
 
 SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
-"""What the page, the trade database and the log have to agree on."""
+"""The sums on which the page, the trade database and the log have to agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class TradesResult:
 
     trades: int
     trades_per_s: float
-    """How many were made per second, which is less than planned where the service could not keep up."""
+    """Trades made per second, which is less than planned where the service could not keep up."""
     turnover_cents: dict[str, int | None]
     """The turnover by `database`, `log` and `dashboard`."""
     stock_oversold: int
@@ -70,9 +70,9 @@ class TradesResult:
     equal: bool
     """True if all sums agree, and the log, the stock and transactions have no errors."""
     page_read_by: str | None
-    """How the page was read: `browser`, or `connection`."""
+    """The way in which the page was read: `browser`, or `connection`."""
     findings: list[str]
-    """What is wrong, in sentences."""
+    """Errors, in sentences."""
 
     @property
     def clean(self) -> bool:
@@ -119,7 +119,7 @@ class TradingRun(Director[TradeStage]):
         self.watch: PageWatch | None = None
         self.midnight = datetime.now(UTC)
         self.traded_s = 0.0
-        """How long it took to make all trades."""
+        """Seconds until all trades were made."""
 
     def trade(self) -> None:
         """Return when all trades are made, and all processes that had to be killed were killed."""

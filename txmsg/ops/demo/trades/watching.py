@@ -1,4 +1,4 @@
-"""Looks at the page as a browser does: its bulletins as they are pushed, and what it shows at the end."""
+"""Reads the page as a browser does: its bulletins as they are pushed, and its totals at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PageWatch:
         self._thread = threading.Thread(target=self._run, name="page-watch", daemon=True)
         self._connection: http.client.HTTPConnection | None = None
         self.bulletin: dict[str, Any] | None = None
-        """What was pushed last."""
+        """The last bulletin."""
         self.seen: list[Seen] = []
         """Every change of the figures, in order."""
 
@@ -73,20 +73,20 @@ class PageWatch:
 
 
 def shown_after(seen: Sequence[Seen], written_at: datetime) -> timedelta | None:
-    """How long after figures were written the page had pushed them, or later ones; None: never."""
+    """Return how long after figures were written the page had pushed them, or later ones; None: never."""
     return next((figures.seen_at - written_at for figures in seen if figures.written_at >= written_at), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReading:
-    """What the page shows, and how that was read: by a `browser`, or over its `connection`."""
+    """Totals of the page, and how they were read: by a `browser`, or over its `connection`."""
 
     totals: Mapping[str, int]
     read_by: str
 
 
 def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -> PageReading:
-    """What the page shows of these totals now. Raises ChildFailed when it shows nothing."""
+    """Return these totals as the page shows them now. Raises ChildFailed when it shows nothing."""
     totals = read_totals(watch.address, names) if with_browser else None
     if totals is not None:
         return PageReading(totals=totals, read_by="browser")
