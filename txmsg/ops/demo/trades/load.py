@@ -73,7 +73,7 @@ def _intensity(share: float) -> float:
 
 
 def _done_by() -> list[float]:
-    """Which share of all trades is done at each of _POINTS + 1 moments of the day."""
+    """Return the share of all trades that is done at each of _POINTS + 1 moments of the day."""
     between = (_intensity((point + 0.5) / _POINTS) for point in range(_POINTS))
     sums = list(accumulate(between, initial=0.0))
     return [part / sums[-1] for part in sums]
