@@ -57,7 +57,7 @@ class Found:
     out_of_order: int
     """Lines that arrived after a later one, not counting repeats."""
     lines_per_s: float
-    """Of the whole run, or of reading alone."""
+    """Rate of the whole run, or of reading alone."""
     agent_cpu_s_per_million: float
     kills: int = 0
     rotations: int = 0

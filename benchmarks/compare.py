@@ -40,7 +40,7 @@ SCRIPTS: Final = ("transactional_send", "decorated", "handlers", "delivery")
 LIMIT_S: Final = 1800.0
 """For one run of a script."""
 END_S: Final = 60.0
-"""For what a run leaves behind, such as a PostgreSQL that stops when nobody uses it, before it is killed."""
+"""Limit for processes that a run leaves behind, such as a PostgreSQL without users: then they are killed."""
 _LOOK_S: Final = 0.05
 _WIDTH_MIN: Final = 140
 

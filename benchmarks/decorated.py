@@ -64,7 +64,7 @@ BODY = b'{"item": "' + ITEM.encode() + b'"}'
 Work = Callable[[], object]
 AsyncWork = Callable[[], Awaitable[object]]
 Turn = Callable[[str, float, "Taken"], None]
-"""Has all callers make calls of this kind, one after the other, for so many seconds."""
+"""Lets all callers make calls of this kind, one after the other, for so many seconds."""
 
 
 @dataclass(slots=True)

@@ -26,10 +26,10 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 DIFFERENCE_MIN: Final = 0.05
-"""Of the medians: less is not worth a look, however certain it is."""
+"""Smallest difference of the medians that is reported, however certain a smaller one is."""
 P_MAX: Final = 0.01
 RUNS_MIN: Final = 5
-"""Of each commit: with fewer, chance alone reaches P_MAX whatever is measured."""
+"""Fewest runs of each commit: with fewer, no difference is beyond chance by P_MAX."""
 WITHIN_NOISE: Final = "within noise"
 
 

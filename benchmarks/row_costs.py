@@ -64,7 +64,7 @@ DRIVERS: Final = {
     "mysql": ("pymysql", "aiomysql"),
     "sqlite": ("pysqlite", "aiosqlite"),
 }
-"""As SQLAlchemy names them in URLs."""
+"""Names of drivers in SQLAlchemy's URLs."""
 ALONE: Final = {
     "postgresql": ("psycopg", "psycopg_async", "asyncpg"),
     "mysql": ("pymysql", "aiomysql"),

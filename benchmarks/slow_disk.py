@@ -39,7 +39,7 @@ class OnDisk:
     per_sync: float
     """Transactions for each sync of PostgreSQL: of all kinds, also by its background processes."""
     idle: float
-    """Share of the machine's CPU time that nobody used."""
+    """Unused share of the machine's CPU time."""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def test_segment_dropped_before_it_was_mirrored_is_a_counted_and_reported_hole(
 def test_restored_older_table_stops_its_queue_at_the_first_differing_offset(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    """As after restoring a backup or promoting a lagging standby; `grown`: it has received other messages since."""
+    """The table is as after restoring a backup; `grown`: number of messages that it has received since."""
     table.add("t", 30)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
@@ -67,7 +67,7 @@ def test_restored_older_table_stops_its_queue_at_the_first_differing_offset(
 def test_table_restored_to_older_state_during_mirroring_stops_its_queue(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    """As by TRUNCATE. Offsets assigned a second time are not mistaken for existing messages."""
+    """The table is emptied as by TRUNCATE. Offsets assigned a second time are not mistaken for existing messages."""
     with tailing(table.url, tmp_path) as running:
         table.add("t", 20)
         table.add("t", 5, number=1)

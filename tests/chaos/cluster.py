@@ -81,7 +81,7 @@ class Cluster:
         self.consumers: list[Process] = []
         self.business_url = business_url or ""
         self.notify_url = ""
-        """Of the first database, on whichever server."""
+        """URL of the first database, on the server that has it now."""
         self.other_url = ""
         self.business: Link
         self.network = Network()

@@ -14,7 +14,7 @@ BROKERS, PRODUCERS, CONSUMERS = 3, 3, 2
 SERVICE_KILLS = 4
 """Kills of each service per minute: a service is rarely in the middle of its work."""
 GATEWAYS = 2
-"""Each has a producer and a consumer of RocketMQ, if there are any."""
+"""Number of gateways. Each serves a producer and a consumer of RocketMQ, if the run has any."""
 OF_OTHER_SHARD = BROKERS
 """Number of the only broker of the second Notify database."""
 LATE_S_MAX = 20.0
